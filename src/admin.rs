@@ -1,0 +1,87 @@
+//! HTTP for those who watch: `/metrics`, `/healthz`, `/readyz`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::{Failure, Target};
+use crate::metrics::Meter;
+use crate::store::Store;
+use crate::stream::Stream;
+
+/// A server that takes longer to answer a ping is not ready.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the answers are made from.
+#[derive(Clone)]
+pub struct Watched {
+    /// Counts.
+    pub meter: Arc<Meter>,
+    /// Pinged for readiness.
+    pub stream: Stream,
+    /// Pinged for readiness.
+    pub store: Store,
+    /// Whether the lanes run.
+    pub started: Arc<AtomicBool>,
+    /// Cancelled when the worker leaves.
+    pub stop: CancellationToken,
+}
+
+/// Opens the address and answers until the process ends.
+///
+/// # Errors
+/// If the address cannot be opened.
+pub async fn serve(address: SocketAddr, watched: Watched) -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    let routes = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .with_state(watched);
+    tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, routes).await {
+            tracing::error!(%error, "the admin server has ended");
+        }
+    });
+    Ok(address)
+}
+
+async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
+    match watched.meter.exposition() {
+        Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text),
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            [(header::CONTENT_TYPE, "text/plain; charset=utf-8")],
+            error.to_string().into_bytes(),
+        ),
+    }
+}
+
+/// 200 only while both servers answer and no lane waits for one of them.
+async fn ready(State(watched): State<Watched>) -> impl IntoResponse {
+    let (redis, postgres) = tokio::join!(answers(watched.stream.ping()), answers(watched.store.ping()));
+    let redis = redis && !watched.meter.is_troubled(Target::Redis);
+    let postgres = postgres && !watched.meter.is_troubled(Target::Postgres);
+    let started = watched.started.load(Ordering::Relaxed);
+    let stopping = watched.stop.is_cancelled();
+    let ready = redis && postgres && started && !stopping;
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = serde_json::json!({
+        "ready": ready, "redis": redis, "postgres": postgres, "started": started, "stopping": stopping,
+    });
+    (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n"))
+}
+
+async fn answers(ping: impl Future<Output = Result<(), Failure>>) -> bool {
+    matches!(tokio::time::timeout(PING_TIMEOUT, ping).await, Ok(Ok(())))
+}

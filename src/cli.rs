@@ -1,0 +1,327 @@
+//! Every command and option, with its default, checked as a whole before anything is started.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use h3o::Resolution;
+
+use crate::failure::RetryPolicy;
+use crate::judge::Limits;
+use crate::shard::ShardBy;
+use crate::stream::topology::Wanted;
+
+/// Lands spatial feature events from Redis Streams in PostGIS, effectively once.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hexlane",
+    version,
+    about,
+    after_help = "Every option is also an environment variable: --redis-url is HEXLANE_REDIS_URL.\nExit code: 0 done, 1 failed, 2 wrong usage."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How log lines look; they go to stderr.
+    #[arg(long, global = true, env = "HEXLANE_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// One of the commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Read the streams and write to PostGIS, until told to stop.
+    Worker(Box<WorkerArgs>),
+    /// Check events and send them to their shards.
+    Publish(PublishArgs),
+    /// Bring the database schema up; safe from many processes at once.
+    Migrate(MigrateArgs),
+    /// Show what each shard holds.
+    Status(StatusArgs),
+    /// For NDJSON events on stdin, show the shard of each: feature_id, cell or -, shard, stream key.
+    Shard(ShardArgs),
+}
+
+/// Text for people, JSON for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One readable line an event, in colour on a terminal.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Where the streams are.
+#[derive(Clone, Debug, Args)]
+pub struct RedisArgs {
+    /// Redis, as redis://[user:password@]host:port[/database].
+    #[arg(long, env = "HEXLANE_REDIS_URL", hide_env_values = true, default_value = "redis://127.0.0.1:6379")]
+    pub redis_url: String,
+    /// Prefix of every key.
+    #[arg(long, env = "HEXLANE_NAMESPACE", default_value = "hexlane", value_parser = parse_name)]
+    pub namespace: String,
+    /// The consumer group.
+    #[arg(long, env = "HEXLANE_GROUP", default_value = "hexlane", value_parser = parse_name)]
+    pub group: String,
+}
+
+/// How events find their shards; agreed through Redis, so usually left out.
+#[derive(Clone, Debug, Args)]
+pub struct TopologyArgs {
+    /// Number of shards, 1 to 1000 [default: what is in force, else 16].
+    #[arg(long, env = "HEXLANE_SHARDS", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub shards: Option<u16>,
+    /// What decides the shard: cell or feature [default: what is in force, else cell].
+    #[arg(long, env = "HEXLANE_SHARD_BY", value_parser = parse_shard_by)]
+    pub shard_by: Option<ShardBy>,
+    /// H3 resolution of cells that are computed, 0 to 15 [default: what is in force, else 7].
+    #[arg(long, env = "HEXLANE_H3_RESOLUTION", value_parser = parse_resolution)]
+    pub h3_resolution: Option<Resolution>,
+}
+
+impl TopologyArgs {
+    /// The explicit settings.
+    pub fn wanted(&self) -> Wanted {
+        Wanted { shards: self.shards, shard_by: self.shard_by, h3_resolution: self.h3_resolution }
+    }
+}
+
+/// What an event may be.
+#[derive(Clone, Debug, Args)]
+pub struct LimitArgs {
+    /// A larger event is a dead letter, unparsed; bytes, or with KiB or MiB.
+    #[arg(long, env = "HEXLANE_MAX_EVENT_BYTES", default_value = "4MiB", value_parser = parse_bytes)]
+    pub max_event_bytes: usize,
+    /// The most positions in one geometry.
+    #[arg(long, env = "HEXLANE_MAX_VERTICES", default_value_t = 100_000, value_parser = parse_positive)]
+    pub max_vertices: usize,
+    /// How far ahead of the clocks an observation time may be.
+    #[arg(long, env = "HEXLANE_MAX_CLOCK_SKEW", default_value = "5min", value_parser = parse_duration)]
+    pub max_clock_skew: Duration,
+}
+
+impl LimitArgs {
+    /// For the judge.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            max_event_bytes: self.max_event_bytes,
+            max_vertices: self.max_vertices,
+            max_clock_skew: self.max_clock_skew,
+        }
+    }
+}
+
+/// Where the table is.
+#[derive(Clone, Debug, Args)]
+pub struct DatabaseArgs {
+    /// PostgreSQL, as postgres://user:password@host:port/database.
+    #[arg(long, env = "HEXLANE_DATABASE_URL", hide_env_values = true)]
+    pub database_url: String,
+    /// The server ends a statement after this time; the same batch is then tried again.
+    #[arg(long, env = "HEXLANE_STATEMENT_TIMEOUT", default_value = "30s", value_parser = parse_pause)]
+    pub statement_timeout: Duration,
+}
+
+/// Between attempts at a server that is away.
+#[derive(Clone, Debug, Args)]
+pub struct RetryArgs {
+    /// The longest first wait; each wait is drawn evenly from 0 to a bound that doubles.
+    #[arg(long, env = "HEXLANE_RETRY_BASE", default_value = "300ms", value_parser = parse_pause)]
+    pub retry_base: Duration,
+    /// The longest wait.
+    #[arg(long, env = "HEXLANE_RETRY_CAP", default_value = "30s", value_parser = parse_pause)]
+    pub retry_cap: Duration,
+}
+
+impl RetryArgs {
+    /// For whoever waits.
+    pub fn policy(&self) -> RetryPolicy {
+        RetryPolicy { base: self.retry_base, cap: self.retry_cap }
+    }
+}
+
+/// Options of `hexlane worker`.
+#[derive(Clone, Debug, Args)]
+pub struct WorkerArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub redis: RedisArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub topology: TopologyArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub database: DatabaseArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub limits: LimitArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub retry: RetryArgs,
+    /// End with exit code 0 when everything published before the start is settled.
+    #[arg(long, env = "HEXLANE_ONCE", value_parser = clap::builder::FalseyValueParser::new())]
+    pub once: bool,
+    /// Name of this consumer; unique among the workers that run together [default: host and process id].
+    #[arg(long, env = "HEXLANE_WORKER_NAME", value_parser = parse_name)]
+    pub worker_name: Option<String>,
+    /// The longest block of one read.
+    #[arg(long, env = "HEXLANE_BLOCK", default_value = "2s", value_parser = parse_pause)]
+    pub block: Duration,
+    /// Entries that another consumer has not settled for this time are taken over.
+    #[arg(long, env = "HEXLANE_MIN_IDLE", default_value = "60s", value_parser = parse_pause)]
+    pub min_idle: Duration,
+    /// How long an event waits for older ones of its feature; 0s is off.
+    #[arg(long, env = "HEXLANE_REORDER_WINDOW", default_value = "200ms", value_parser = parse_duration)]
+    pub reorder_window: Duration,
+    /// The most events in one statement.
+    #[arg(long, env = "HEXLANE_BATCH_ROWS", default_value_t = 5000, value_parser = parse_positive)]
+    pub batch_rows: usize,
+    /// A known event_id is a duplicate for this long.
+    #[arg(long, env = "HEXLANE_DEDUP_WINDOW", default_value = "30d", value_parser = parse_pause)]
+    pub dedup_window: Duration,
+    /// Database connections [default: one for each core, at least 2, at most 16].
+    #[arg(long, env = "HEXLANE_POOL_SIZE", value_parser = parse_positive)]
+    pub pool_size: Option<usize>,
+    /// How long work in hand may take to finish after SIGTERM or SIGINT.
+    #[arg(long, env = "HEXLANE_DRAIN_TIMEOUT", default_value = "20s", value_parser = parse_duration)]
+    pub drain_timeout: Duration,
+    /// Address of /metrics, /healthz and /readyz; port 0 takes a free one and logs it.
+    #[arg(long, env = "HEXLANE_ADMIN_ADDR", default_value = "127.0.0.1:9464")]
+    pub admin_addr: std::net::SocketAddr,
+    /// Leave the schema alone; refuse to start if it is not the right one.
+    #[arg(long, env = "HEXLANE_NO_MIGRATE", value_parser = clap::builder::FalseyValueParser::new())]
+    pub no_migrate: bool,
+}
+
+impl WorkerArgs {
+    /// Refuses settings that contradict each other.
+    ///
+    /// # Errors
+    /// A sentence that names both.
+    pub fn check(&self) -> Result<(), String> {
+        if self.retry.retry_base > self.retry.retry_cap {
+            return Err("--retry-base is longer than --retry-cap".into());
+        }
+        if self.reorder_window >= self.min_idle {
+            return Err("--reorder-window is not shorter than --min-idle: held events would be taken over".into());
+        }
+        if self.block.as_millis() == 0 {
+            return Err("--block is below 1ms: Redis would block for ever".into());
+        }
+        Ok(())
+    }
+}
+
+/// Options of `hexlane publish`.
+#[derive(Clone, Debug, Args)]
+pub struct PublishArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub redis: RedisArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub topology: TopologyArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub limits: LimitArgs,
+    /// NDJSON files, one event a line; - is stdin.
+    #[arg(default_value = "-")]
+    pub files: Vec<PathBuf>,
+    /// Send every line as it is, valid or not.
+    #[arg(long, env = "HEXLANE_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
+    pub unchecked: bool,
+    /// Only check, send nothing.
+    #[arg(long, env = "HEXLANE_DRY_RUN", value_parser = clap::builder::FalseyValueParser::new(), conflicts_with = "unchecked")]
+    pub dry_run: bool,
+    /// Stop at the first line that is refused.
+    #[arg(long, env = "HEXLANE_STRICT", value_parser = clap::builder::FalseyValueParser::new(), conflicts_with = "unchecked")]
+    pub strict: bool,
+}
+
+/// Options of `hexlane migrate`.
+#[derive(Clone, Debug, Args)]
+pub struct MigrateArgs {
+    /// PostgreSQL, as postgres://user:password@host:port/database.
+    #[arg(long, env = "HEXLANE_DATABASE_URL", hide_env_values = true, required_unless_present = "print")]
+    pub database_url: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub retry: RetryArgs,
+    /// Show the SQL instead of running it.
+    #[arg(long)]
+    pub print: bool,
+}
+
+/// Options of `hexlane status`.
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub redis: RedisArgs,
+    /// One JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `hexlane shard`.
+#[derive(Clone, Debug, Args)]
+pub struct ShardArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub topology: TopologyArgs,
+    /// Take the topology from this Redis instead of the defaults.
+    #[arg(long, env = "HEXLANE_REDIS_URL", hide_env_values = true)]
+    pub redis_url: Option<String>,
+    /// Prefix of every key.
+    #[arg(long, env = "HEXLANE_NAMESPACE", default_value = "hexlane", value_parser = parse_name)]
+    pub namespace: String,
+}
+
+/// Durations as people write them: `250ms`, `10s`, `5min`, `30d`; 0 is allowed.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 250ms, 10s or 30d"))
+}
+
+fn parse_pause(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err("must be longer than 0".into()),
+        longer => Ok(longer),
+    }
+}
+
+fn parse_positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("must be a whole number of at least 1".into()),
+        Ok(number) => Ok(number),
+    }
+}
+
+fn parse_bytes(text: &str) -> Result<usize, String> {
+    let (digits, factor) = [("KiB", 1 << 10), ("MiB", 1 << 20)]
+        .into_iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))
+        .unwrap_or((text, 1));
+    parse_positive(digits.trim())?.checked_mul(factor).ok_or_else(|| "too large".into())
+}
+
+/// Names become parts of keys: braces would move a key to another slot, blanks break redis-cli.
+fn parse_name(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+    if text.is_empty() || text.len() > 128 || !text.chars().all(fits) {
+        return Err("takes 1 to 128 letters, digits and - _ . :".into());
+    }
+    Ok(text.to_owned())
+}
+
+fn parse_shard_by(text: &str) -> Result<ShardBy, String> {
+    text.parse().map_err(|_| "is cell or feature".into())
+}
+
+fn parse_resolution(text: &str) -> Result<Resolution, String> {
+    let level: u8 = text.parse().map_err(|_| "is a number from 0 to 15")?;
+    Resolution::try_from(level).map_err(|_| "is a number from 0 to 15".into())
+}

@@ -1,0 +1,37 @@
+//! `hexlane migrate`: waits for the database, then brings the schema up.
+
+use std::io::Write;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::MigrateArgs;
+use crate::store::{Store, StoreSettings, migrate};
+use crate::worker::until_up;
+
+/// Runs the command.
+///
+/// # Errors
+/// A sentence for the user.
+pub async fn run(args: MigrateArgs) -> Result<(), String> {
+    let mut out = std::io::stdout();
+    let Some(url) = args.database_url.filter(|_| !args.print) else {
+        return out.write_all(migrate::script().as_bytes()).map_err(|error| error.to_string());
+    };
+    let settings = StoreSettings {
+        url,
+        application_name: "hexlane migrate".into(),
+        pool_size: 1,
+        statement_timeout: Duration::from_secs(30),
+        dedup_window: Duration::ZERO,
+    };
+    let store = Store::new(&settings).map_err(|failure| failure.to_string())?;
+    let never = CancellationToken::new();
+    let applied = until_up(args.retry.policy(), &never, async || store.migrate().await)
+        .await
+        .map_err(|failure| failure.to_string())?;
+    store.check_server().await.map_err(|failure| failure.to_string())?;
+    let applied = applied.unwrap_or(0);
+    writeln!(out, "schema version {}, {applied} migrations applied", migrate::SCHEMA_VERSION)
+        .map_err(|error| error.to_string())
+}

@@ -1,0 +1,83 @@
+//! `hexlane status`: what each shard holds, asked when it is called.
+
+use std::io::Write;
+
+use crate::cli::StatusArgs;
+use crate::shard::Keys;
+use crate::stream::Stream;
+use crate::stream::pending::ShardState;
+use crate::stream::topology::Wanted;
+
+/// Runs the command.
+///
+/// # Errors
+/// A sentence for the user.
+pub async fn run(args: StatusArgs) -> Result<(), String> {
+    let keys = Keys::new(&args.redis.namespace);
+    let stream =
+        Stream::new(&args.redis.redis_url, keys, &args.redis.group, "").map_err(|failure| failure.to_string())?;
+    let topology = stream.read_topology(Wanted::default()).await.map_err(|failure| failure.to_string())?;
+    stream.sync_clock().await.map_err(|failure| failure.to_string())?;
+    let mut shards = Vec::new();
+    for shard in 0..topology.shards {
+        shards.push((shard, stream.shard_state(shard).await.map_err(|failure| failure.to_string())?));
+    }
+    let now_ms = stream.server_now_ms();
+    let text = if args.json { json(&shards, now_ms) } else { table(&shards, now_ms) };
+    std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
+}
+
+/// How long ago the oldest pending entry entered its stream.
+fn oldest_pending_seconds(state: &ShardState, now_ms: i64) -> Option<f64> {
+    let oldest = state.oldest_pending?;
+    Some(now_ms.saturating_sub_unsigned(oldest.ms).max(0) as f64 / 1000.0)
+}
+
+fn json(shards: &[(u16, ShardState)], now_ms: i64) -> String {
+    let rows: Vec<_> = shards
+        .iter()
+        .map(|(shard, state)| {
+            serde_json::json!({
+                "shard": shard,
+                "length": state.length,
+                "lag": state.unread,
+                "pending": state.pending,
+                "oldest_pending_seconds": oldest_pending_seconds(state, now_ms),
+                "dead_letters": state.dead,
+            })
+        })
+        .collect();
+    let sum = |of: fn(&ShardState) -> u64| shards.iter().map(|(_, state)| of(state)).sum::<u64>();
+    let lag: Option<u64> = shards.iter().map(|(_, state)| state.unread).sum();
+    let totals = serde_json::json!({
+        "length": sum(|state| state.length),
+        "lag": lag,
+        "pending": sum(|state| state.pending),
+        "dead_letters": sum(|state| state.dead),
+    });
+    format!("{}\n", serde_json::json!({ "shards": rows, "totals": totals }))
+}
+
+fn table(shards: &[(u16, ShardState)], now_ms: i64) -> String {
+    let mut out = row("shard", ["length", "lag", "pending", "oldest", "dead"].map(String::from));
+    let (mut length, mut lag, mut pending, mut dead) = (0, Some(0), 0, 0);
+    let shown = |lag: Option<u64>| lag.map_or_else(|| "?".to_owned(), |lag| lag.to_string());
+    for (shard, state) in shards {
+        length += state.length;
+        lag = lag.zip(state.unread).map(|(sum, one)| sum + one);
+        pending += state.pending;
+        dead += state.dead;
+        let oldest = oldest_pending_seconds(state, now_ms).map_or_else(|| "-".to_owned(), |age| format!("{age:.1}s"));
+        let columns =
+            [state.length.to_string(), shown(state.unread), state.pending.to_string(), oldest, state.dead.to_string()];
+        out.push_str(&row(&format!("{shard:03}"), columns));
+    }
+    let totals = [length.to_string(), shown(lag), pending.to_string(), String::new(), dead.to_string()];
+    out.push_str(&row("total", totals));
+    out
+}
+
+fn row(first: &str, columns: [String; 5]) -> String {
+    let [length, lag, pending, oldest, dead] = columns;
+    format!("{first:<6}{length:>12}{lag:>12}{pending:>12}{oldest:>12}{dead:>8}\n")
+}

@@ -1,0 +1,226 @@
+//! The one place that decides what an error of a server means, and how long to wait.
+//!
+//! Everything that Redis or PostgreSQL can answer falls into one [`Class`]; the adapters hand over
+//! the server's own code and never decide themselves.
+
+use std::fmt;
+use std::time::Duration;
+
+use backoff::backoff::Backoff;
+use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
+use tokio_util::sync::CancellationToken;
+
+/// Which server an error came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The streams.
+    Redis,
+    /// The table.
+    Postgres,
+}
+
+impl Target {
+    /// The label used in metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Postgres => "postgres",
+        }
+    }
+}
+
+/// What is to be done about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The server is away, busy or changing: the same work again, later, for ever.
+    Transient,
+    /// As transient, but the work itself may be what ends the connection or the backend.
+    Suspect,
+    /// The row is what the database refuses.
+    Row,
+    /// The consumer group or its stream is not there (any more).
+    GroupMissing,
+    /// Nothing will change until somebody changes it. Ends the process at start; at run time it is
+    /// retried like a transient error and logged with the remedy.
+    Fatal,
+}
+
+/// An error of a server, judged.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The server.
+    pub target: Target,
+    /// The verdict.
+    pub class: Class,
+    /// SQLSTATE or Redis error code; `io` or `timeout` where the server did not answer.
+    pub code: String,
+    /// What was being done and what went wrong. Never holds a password or a row's contents.
+    pub text: String,
+    /// What an operator can do about it.
+    pub remedy: Option<&'static str>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} [{}]", self.target.as_str(), self.text, self.code)?;
+        match self.remedy {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Failure {
+    /// Judges an answer of PostgreSQL by its SQLSTATE.
+    /// See <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+    pub fn postgres(sqlstate: &str, text: String) -> Self {
+        let (class, remedy) = judge_sqlstate(sqlstate);
+        Self { target: Target::Postgres, class, code: sqlstate.to_owned(), text, remedy }
+    }
+
+    /// Judges an answer of Redis by its error code.
+    pub fn redis(code: &str, text: String) -> Self {
+        let (class, remedy) = judge_redis_code(code);
+        Self { target: Target::Redis, class, code: code.to_owned(), text, remedy }
+    }
+
+    /// The server did not answer: the connection was refused, lost, or too slow.
+    pub fn silence(target: Target, class: Class, code: &'static str, text: String) -> Self {
+        Self { target, class, code: code.to_owned(), text, remedy: None }
+    }
+
+    /// Something that only a change of settings or servers can mend.
+    pub fn fatal(target: Target, code: &'static str, text: String, remedy: &'static str) -> Self {
+        Self { target, class: Class::Fatal, code: code.to_owned(), text, remedy: Some(remedy) }
+    }
+
+    /// Whether waiting will not help.
+    pub fn is_fatal(&self) -> bool {
+        self.class == Class::Fatal
+    }
+}
+
+fn judge_sqlstate(sqlstate: &str) -> (Class, Option<&'static str>) {
+    let class = match sqlstate {
+        "28P01" | "28000" => return (Class::Fatal, Some("check user and password in --database-url")),
+        "3D000" => return (Class::Fatal, Some("create the database, or correct its name in --database-url")),
+        "42501" => return (Class::Fatal, Some("grant the missing right to the user in --database-url")),
+        "42P01" | "42703" | "3F000" => return (Class::Fatal, Some("run `hexlane migrate` against this database")),
+        "42883" | "42704" | "0A000" | "58P01" => {
+            return (Class::Fatal, Some("install PostGIS 3.3 or newer and run `hexlane migrate`"));
+        }
+        "25006" => return (Class::Transient, Some("the server is read-only: waiting for a writable primary")),
+        // 57014 is the statement timeout, 53200 out of memory: the batch itself may be the cause.
+        "57014" | "53200" => Class::Suspect,
+        "XX000" => Class::Row,
+        // A trigger or a view of the user's that refuses the row.
+        "P0001" | "44000" => Class::Row,
+        _ => match sqlstate.get(..2) {
+            Some("22" | "23" | "54") => Class::Row,
+            _ => Class::Transient,
+        },
+    };
+    (class, None)
+}
+
+fn judge_redis_code(code: &str) -> (Class, Option<&'static str>) {
+    match code {
+        "NOGROUP" | "UNBLOCKED" => (Class::GroupMissing, None),
+        "WRONGPASS" | "NOAUTH" => (Class::Fatal, Some("check user and password in --redis-url")),
+        "NOPERM" => (Class::Fatal, Some("grant the missing command or key to the user in --redis-url")),
+        "WRONGTYPE" => (Class::Fatal, Some("a key of hexlane's holds something else: rename or delete that key")),
+        "OOM" => (Class::Transient, Some("Redis is at its memory limit: raise maxmemory or free memory")),
+        "MISCONF" => (Class::Transient, Some("Redis cannot persist: look at its log and disk")),
+        "READONLY" => (Class::Transient, Some("this Redis is a replica: waiting for the primary")),
+        _ => (Class::Transient, None),
+    }
+}
+
+/// How long to wait between attempts.
+#[derive(Clone, Copy, Debug)]
+pub struct RetryPolicy {
+    /// The longest first wait.
+    pub base: Duration,
+    /// The longest wait ever, jitter included.
+    pub cap: Duration,
+}
+
+impl RetryPolicy {
+    /// Full jitter: wait number n is drawn evenly from 0 to min(cap, base × 2^n), so that replicas
+    /// that failed together do not come back together. It never gives up.
+    /// See <https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter/>.
+    pub fn start(self) -> Retry {
+        // A randomization factor of 1 draws from 0 to twice the interval: hence the halves.
+        Retry(
+            ExponentialBackoffBuilder::new()
+                .with_initial_interval(self.base / 2)
+                .with_max_interval(self.cap / 2)
+                .with_multiplier(2.0)
+                .with_randomization_factor(1.0)
+                .with_max_elapsed_time(None)
+                .build(),
+        )
+    }
+}
+
+/// One series of attempts.
+pub struct Retry(ExponentialBackoff);
+
+impl Retry {
+    /// The next wait.
+    pub fn next_wait(&mut self) -> Duration {
+        self.0.next_backoff().unwrap_or(self.0.max_interval)
+    }
+
+    /// Waits; false if `cancel` came first.
+    pub async fn pause(&mut self, cancel: &CancellationToken) -> bool {
+        let wait = self.next_wait();
+        tokio::select! {
+            () = tokio::time::sleep(wait) => true,
+            () = cancel.cancelled() => false,
+        }
+    }
+
+    /// Starts anew after a success.
+    pub fn reset(&mut self) {
+        self.0.reset();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn sqlstates_fall_into_the_designed_classes() {
+        let class = |code| Failure::postgres(code, String::new()).class;
+        for code in ["08006", "25006", "40001", "40P01", "53100", "53300", "55P03", "57P01", "57P02", "57P03"] {
+            assert_eq!(class(code), Class::Transient, "{code}");
+        }
+        for code in ["22P05", "22003", "23514", "54000", "XX000"] {
+            assert_eq!(class(code), Class::Row, "{code}");
+        }
+        for code in ["53200", "57014"] {
+            assert_eq!(class(code), Class::Suspect, "{code}");
+        }
+        for code in ["28P01", "42501", "42P01"] {
+            assert_eq!(class(code), Class::Fatal, "{code}");
+        }
+    }
+
+    #[test]
+    fn full_jitter_stays_within_base_and_cap_and_never_ends() {
+        let policy = RetryPolicy { base: Duration::from_millis(300), cap: Duration::from_secs(30) };
+        let mut longest = Duration::ZERO;
+        for _ in 0..200 {
+            let mut retry = policy.start();
+            assert!(retry.next_wait() <= policy.base);
+            longest = (0..50).map(|_| retry.next_wait()).max().unwrap().max(longest);
+        }
+        assert!(longest <= policy.cap, "{longest:?}");
+        assert!(longest > policy.cap / 2, "{longest:?}");
+    }
+}

@@ -1,0 +1,41 @@
+//! The ids of all entries a lane has in hand, from the read to the settling.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::event::EntryId;
+
+/// Counts copies: after a group was made again, an entry in hand is delivered a second time.
+#[derive(Debug, Default)]
+pub(super) struct Held(Mutex<HashMap<EntryId, u32>>);
+
+impl Held {
+    pub fn add(&self, ids: impl Iterator<Item = EntryId>) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for id in ids {
+            *held.entry(id).or_default() += 1;
+        }
+    }
+
+    /// One copy of the id is settled or lost; false if none was held.
+    pub fn remove(&self, id: EntryId) -> bool {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match held.get_mut(&id) {
+            Some(copies) if *copies > 1 => *copies -= 1,
+            Some(_) => drop(held.remove(&id)),
+            None => return false,
+        }
+        true
+    }
+
+    /// What is held now. Taken before the server is asked for pending entries, it holds everything
+    /// that the answer may name although it is in hand: settling removes an id only after Redis
+    /// has, and only the reader itself adds.
+    pub fn snapshot(&self) -> std::collections::HashSet<EntryId> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().map(|copies| *copies as usize).sum()
+    }
+}

@@ -1,0 +1,89 @@
+//! The end of a batch: acknowledgements, dead letters, counts. Only answered writes come here.
+
+use crate::event::{EntryId, Outcome, Rejection};
+use crate::failure::Failure;
+use crate::metrics::Trouble;
+use crate::stream::settle::Burial;
+
+use super::Lane;
+use super::write::Fate;
+
+impl Lane {
+    /// Settles every entry of a batch, trying until Redis answers; `None` if the worker is leaving.
+    pub(super) async fn settle(&self, fates: Vec<(EntryId, Fate)>) -> Option<()> {
+        let now_ms = self.shared.stream.server_now_ms();
+        self.shared.meter.committed(fates.iter().map(|(id, _)| *id), now_ms);
+        let (mut settled, mut dead) = (Vec::with_capacity(fates.len()), Vec::new());
+        for (id, fate) in &fates {
+            match fate {
+                Fate::Settled(outcome) => settled.push((*id, *outcome)),
+                Fate::Dead(rejection) => dead.push((*id, &**rejection)),
+            }
+        }
+        self.acknowledge(&settled).await?;
+        self.bury(&dead, fates.len()).await
+    }
+
+    async fn acknowledge(&self, settled: &[(EntryId, Outcome)]) -> Option<()> {
+        let ids: Vec<EntryId> = settled.iter().map(|(id, _)| *id).collect();
+        self.persist(|| self.shared.stream.ack(self.shard, &ids)).await?;
+        for (id, outcome) in settled {
+            self.shared.meter.settled(*outcome);
+            self.held.remove(*id);
+        }
+        Some(())
+    }
+
+    async fn bury(&self, dead: &[(EntryId, &Rejection)], batch: usize) -> Option<()> {
+        if dead.is_empty() {
+            return Some(());
+        }
+        let burials = self.persist(|| self.shared.stream.bury(self.shard, dead)).await?;
+        let mut buried = 0;
+        for ((id, rejection), burial) in dead.iter().zip(burials) {
+            match burial {
+                Burial::Written | Burial::SettledElsewhere => {
+                    self.shared.meter.dead_lettered(rejection.reason);
+                    buried += 1;
+                }
+                Burial::Gone => {
+                    tracing::warn!(shard = self.shard, entry = %id, "lost: deleted before it became a dead letter");
+                    self.shared.meter.lost(1);
+                }
+                Burial::GroupGone => self.shared.meter.released(1),
+            }
+            self.held.remove(*id);
+        }
+        if let Some((first, rejection)) = dead.first() {
+            // One line a batch, however many there are; the dead letters themselves say the rest.
+            let (reason, stream) = (rejection.reason.as_str(), self.shared.stream.keys().dead(self.shard));
+            tracing::warn!(shard = self.shard, count = buried, of = batch, %first, reason, stream, "dead letters");
+        }
+        Some(())
+    }
+
+    /// Tries until Redis answers: what is written must be settled.
+    async fn persist<T, F>(&self, work: impl Fn() -> F) -> Option<T>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let mut trouble = Trouble::none(&self.shared.meter);
+        let mut retry = self.shared.settings.retry.start();
+        loop {
+            let answer = tokio::select! {
+                answer = work() => answer,
+                () = self.shared.abort.cancelled() => return None,
+            };
+            match answer {
+                Ok(answer) => {
+                    trouble.end(self.shard);
+                    return Some(answer);
+                }
+                Err(failure) => {
+                    trouble.add(&failure, self.shard);
+                    retry.pause(&self.shared.abort).await.then_some(())?;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! One batch against the database: ledger, coalescing and guard in one statement, and what to do
+//! when the database refuses.
+//!
+//! Comes in: judged items in entry order. Goes out: the fate of each. A row that the database
+//! refuses costs itself only: the batch is halved until the row is found. A server that is away
+//! costs time only.
+
+use crate::event::{EntryId, Event, Outcome, Reason, Rejection};
+use crate::failure::{Class, Failure};
+use crate::metrics::Trouble;
+use crate::store::statement::Stored;
+
+use super::coalesce::{self, Group};
+use super::{Item, Lane};
+
+/// How often the same work may end its connection while the server answers otherwise.
+const MOST_SUSPECT_FAILURES: u32 = 3;
+
+/// What becomes of one entry.
+#[derive(Debug)]
+pub(super) enum Fate {
+    /// The write statement has decided.
+    Settled(Outcome),
+    /// It goes to the dead-letter stream.
+    Dead(Box<Rejection>),
+}
+
+impl Fate {
+    fn is_dead(&self) -> bool {
+        matches!(self, Self::Dead(_))
+    }
+}
+
+impl Lane {
+    /// The fate of every item; `None` if the worker is leaving.
+    pub(super) async fn write(&self, batch: Vec<Item>) -> Option<Vec<(EntryId, Fate)>> {
+        let (mut good, mut bad) = (Vec::new(), Vec::new());
+        for item in batch {
+            match item.verdict {
+                Ok(event) => good.push((item.id, event)),
+                Err(rejection) => bad.push((item.id, rejection)),
+            }
+        }
+        // Asked before the batch is written, and after the previous batch's answer.
+        let stored = self.stored_before(&bad).await?;
+        let events: Vec<&Event> = good.iter().map(|(_, event)| event).collect();
+        let mut fates = Fates(events.iter().map(|_| None).collect());
+        self.write_good(&events, &mut fates).await?;
+        let good: Vec<(EntryId, &Event, Fate)> = good
+            .iter()
+            .zip(fates.0)
+            // Every event has a fate; were one missing, its entry would stay pending and come again.
+            .filter_map(|((id, event), fate)| Some((*id, event, fate?)))
+            .collect();
+        let bad: Vec<(EntryId, Fate)> = bad
+            .into_iter()
+            .zip(stored)
+            .map(|((id, rejection), stored)| (id, judge_bad(id, rejection, stored, &good)))
+            .collect();
+        Some(good.into_iter().map(|(id, _, fate)| (id, fate)).chain(bad).collect())
+    }
+
+    /// What is stored about the features of bad events; one query, none for a batch without any.
+    async fn stored_before(&self, bad: &[(EntryId, Box<Rejection>)]) -> Option<Vec<Stored>> {
+        let mut stored = vec![Stored::default(); bad.len()];
+        let (places, asked): (Vec<usize>, Vec<(&str, Option<&str>)>) = bad
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, rejection))| rejection.reason.is_about_geometry() && rejection.key.is_some())
+            .filter_map(|(place, (_, rejection))| {
+                Some((place, (rejection.feature_id.as_deref()?, rejection.event_id.as_deref())))
+            })
+            .unzip();
+        if asked.is_empty() {
+            return Some(stored);
+        }
+        let mut trouble = Trouble::none(&self.shared.meter);
+        let mut retry = self.shared.settings.retry.start();
+        loop {
+            match self.unless_aborted(self.shared.store.look_up(&asked)).await? {
+                Ok(found) => {
+                    trouble.end(self.shard);
+                    for (place, found) in places.into_iter().zip(found) {
+                        stored[place] = found;
+                    }
+                    return Some(stored);
+                }
+                Err(failure) => {
+                    trouble.add(&failure, self.shard);
+                    retry.pause(&self.shared.abort).await.then_some(())?;
+                }
+            }
+        }
+    }
+
+    async fn write_good(&self, events: &[&Event], fates: &mut Fates) -> Option<()> {
+        let coalesce::Copies { firsts, mut waiting } = coalesce::copies(events);
+        let mut candidates = firsts;
+        while !candidates.is_empty() {
+            self.write_candidates(events, &candidates, fates).await?;
+            // A copy settles with its first; if that is a dead letter, the next copy takes its place.
+            let mut next = Vec::new();
+            for first in candidates {
+                let Some(mut copies) = waiting.remove(&first) else { continue };
+                if fates.is_dead(first) {
+                    let heir = copies.remove(0);
+                    if !copies.is_empty() {
+                        waiting.insert(heir, copies);
+                    }
+                    next.push(heir);
+                } else {
+                    for copy in copies {
+                        fates.set(copy, Fate::Settled(Outcome::Duplicate));
+                    }
+                }
+            }
+            candidates = next;
+        }
+        Some(())
+    }
+
+    /// Writes groups of features, halving them while the database refuses.
+    async fn write_candidates(&self, events: &[&Event], candidates: &[usize], fates: &mut Fates) -> Option<()> {
+        let mut parts = vec![coalesce::by_feature(events, candidates)];
+        while let Some(mut part) = parts.pop() {
+            let Err(refusal) = self.attempt(events, &part, fates).await? else { continue };
+            if part.len() > 1 {
+                let second = part.split_off(part.len() / 2);
+                parts.extend([second, part]);
+                continue;
+            }
+            let Some(mut group) = part.pop() else { continue };
+            let newest = group.members.remove(0);
+            if group.members.is_empty() {
+                fates.set(newest, Fate::Dead(refused(events[newest], &refusal)));
+            } else if events[newest].event_id.is_none() && !has_event_ids(events, &group) {
+                // Only the newest was sent, so it is the one that was refused.
+                fates.set(newest, Fate::Dead(refused(events[newest], &refusal)));
+                parts.push(vec![group]);
+            } else {
+                // The ledger decided which of them was written: ask for each alone, newest first.
+                parts.push(vec![group]);
+                parts.push(vec![Group { members: vec![newest] }]);
+            }
+        }
+        Some(())
+    }
+
+    /// Writes one part until the database has answered it: with the outcomes, or with a refusal.
+    async fn attempt(&self, events: &[&Event], part: &[Group], fates: &mut Fates) -> Option<Result<(), Failure>> {
+        let mut trouble = Trouble::none(&self.shared.meter);
+        let mut retry = self.shared.settings.retry.start();
+        let mut suspect = 0;
+        loop {
+            let failure = match self.unless_aborted(self.send(events, part, fates)).await? {
+                Ok(()) => {
+                    trouble.end(self.shard);
+                    return Some(Ok(()));
+                }
+                Err(failure) if failure.class == Class::Row => return Some(Err(failure)),
+                Err(failure) => failure,
+            };
+            trouble.add(&failure, self.shard);
+            retry.pause(&self.shared.abort).await.then_some(())?;
+            if failure.class == Class::Suspect {
+                self.wait_until_writable(&mut trouble).await?;
+                suspect += 1;
+                if suspect >= MOST_SUSPECT_FAILURES {
+                    return Some(Err(failure));
+                }
+            }
+        }
+    }
+
+    /// An outage is nobody's fault: only failures with an answering server around them count.
+    async fn wait_until_writable(&self, trouble: &mut Trouble<'_>) -> Option<()> {
+        let mut retry = self.shared.settings.retry.start();
+        while let Err(failure) = self.unless_aborted(self.shared.store.probe_write()).await? {
+            trouble.add(&failure, self.shard);
+            retry.pause(&self.shared.abort).await.then_some(())?;
+        }
+        Some(())
+    }
+
+    async fn send(&self, events: &[&Event], part: &[Group], fates: &mut Fates) -> Result<(), Failure> {
+        if part.iter().any(|group| has_event_ids(events, group)) {
+            // In entry order, because of equal keys the first one stays.
+            let mut members: Vec<usize> = part.iter().flat_map(|group| group.members.iter().copied()).collect();
+            members.sort_unstable();
+            let rows: Vec<&Event> = members.iter().map(|&place| events[place]).collect();
+            for (place, outcome) in members.into_iter().zip(self.shared.store.write_with_ledger(&rows).await?) {
+                fates.set(place, Fate::Settled(outcome));
+            }
+            return Ok(());
+        }
+        let newest: Vec<&Event> =
+            part.iter().filter_map(|group| events.get(*group.members.first()?).copied()).collect();
+        for (group, written) in part.iter().zip(self.shared.store.write_newest(&newest).await?) {
+            let outcome = if written { Outcome::Applied } else { Outcome::Stale };
+            for (rank, &place) in group.members.iter().enumerate() {
+                fates.set(place, Fate::Settled(if rank == 0 { outcome } else { Outcome::Superseded }));
+            }
+        }
+        Ok(())
+    }
+
+    /// `None` if the worker is leaving at once. The statement then runs to its end on the server
+    /// and its entries stay pending: what it wrote, the guard knows.
+    async fn unless_aborted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            answer = work => Some(answer),
+            () = self.shared.abort.cancelled() => None,
+        }
+    }
+}
+
+/// By place in the batch.
+struct Fates(Vec<Option<Fate>>);
+
+impl Fates {
+    fn set(&mut self, place: usize, fate: Fate) {
+        debug_assert!(self.0[place].is_none(), "an event has one fate");
+        self.0[place] = Some(fate);
+    }
+
+    fn is_dead(&self, place: usize) -> bool {
+        self.0[place].as_ref().is_some_and(Fate::is_dead)
+    }
+}
+
+fn has_event_ids(events: &[&Event], group: &Group) -> bool {
+    group.members.iter().any(|&place| events[place].event_id.is_some())
+}
+
+fn refused(event: &Event, refusal: &Failure) -> Box<Rejection> {
+    let mut rejection = Rejection::new(Reason::RejectedByDatabase, &refusal.text);
+    rejection.feature_id = Some(event.feature_id.clone());
+    rejection.key = Some(event.key);
+    rejection.event_id = event.event_id.clone();
+    // `io`, where the row ended its connection again and again, is no SQLSTATE.
+    rejection.sqlstate = Some(refusal.code.clone()).filter(|code| code.len() == 5);
+    Box::new(rejection)
+}
+
+/// Stale before invalid: a bad event is judged as if the lane took one event at a time, against
+/// what was stored before the batch and the good events of the batch that entered before it.
+fn judge_bad(id: EntryId, rejection: Box<Rejection>, stored: Stored, good: &[(EntryId, &Event, Fate)]) -> Fate {
+    let (Some(feature_id), Some(key)) = (&rejection.feature_id, rejection.key) else {
+        return Fate::Dead(rejection);
+    };
+    if !rejection.reason.is_about_geometry() {
+        return Fate::Dead(rejection);
+    }
+    let mut earlier = good
+        .iter()
+        .filter(|(other, event, fate)| *other < id && event.feature_id == *feature_id && !fate.is_dead())
+        .map(|(_, event, _)| event);
+    let same_id = |event: &&&Event| rejection.event_id.is_some() && event.event_id == rejection.event_id;
+    if stored.event_id_known || earlier.clone().any(|event| same_id(&event)) {
+        Fate::Settled(Outcome::Duplicate)
+    } else if stored.key.is_some_and(|stored| stored >= key) || earlier.any(|event| event.key >= key) {
+        Fate::Settled(Outcome::Stale)
+    } else {
+        Fate::Dead(rejection)
+    }
+}

@@ -1,0 +1,63 @@
+//! The binary: arguments in, exit code out.
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use hexlane::cli::{Cli, Command, LogFormat};
+use hexlane::{commands, worker};
+use tracing_subscriber::EnvFilter;
+
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+
+fn main() -> ExitCode {
+    // Exits with 2 by itself on wrong usage.
+    let cli = Cli::parse();
+    start_log(cli.log_format);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&format!("cannot start threads: {error}")),
+    };
+    let done = runtime.block_on(run(cli.command));
+    // A blocking read of stdin cannot be cancelled: do not wait for it.
+    runtime.shutdown_background();
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(sentence) => failed(&sentence),
+    }
+}
+
+async fn run(command: Command) -> Result<u8, String> {
+    match command {
+        Command::Worker(args) => {
+            let once = args.once;
+            let counts = worker::run(*args).await?;
+            if once {
+                writeln!(std::io::stdout(), "{counts}").map_err(|error| error.to_string())?;
+            }
+            Ok(DONE)
+        }
+        Command::Publish(args) => Ok(if commands::publish::run(args).await? { DONE } else { FAILED }),
+        Command::Migrate(args) => commands::migrate::run(args).await.map(|()| DONE),
+        Command::Status(args) => commands::status::run(args).await.map(|()| DONE),
+        Command::Shard(args) => commands::shard::run(args).await.map(|()| DONE),
+    }
+}
+
+/// `RUST_LOG` chooses what is shown; by default everything from `info`, without the
+/// notices of a database that has what it is asked to have.
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,tokio_postgres=warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).with_target(false).init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "the last word to the user")]
+fn failed(sentence: &str) -> ExitCode {
+    eprintln!("hexlane: {sentence}");
+    ExitCode::from(FAILED)
+}

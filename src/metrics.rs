@@ -1,0 +1,231 @@
+//! What is counted, under which name, and whether the servers answer.
+//!
+//! One function for each measure; label values come from closed lists or server error codes.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+
+use crate::event::{EntryId, Outcome, Reason};
+use crate::failure::{Failure, Target};
+
+/// Seconds from entry id to commit.
+const LATENCY_BUCKETS: [f64; 15] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const ROWS_BUCKETS: [f64; 9] = [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0];
+
+/// Everything this process counts. The registry is the process's own, so that tests can have many.
+pub struct Meter {
+    registry: Registry,
+    entries_read: IntCounter,
+    outcomes: IntCounterVec,
+    dead_letters: IntCounterVec,
+    released: IntCounter,
+    lost: IntCounter,
+    reclaimed: IntCounter,
+    retries: IntCounterVec,
+    lanes: IntGauge,
+    buffered: IntGauge,
+    commit_latency: Histogram,
+    batch_rows: Histogram,
+    troubled: [AtomicUsize; 2],
+}
+
+impl Meter {
+    /// Registers every measure, each with its zero.
+    ///
+    /// # Errors
+    /// Only if two measures bore one name.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counters.clone()))?;
+            Ok::<_, prometheus::Error>(counters)
+        };
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let histogram = |name: &str, help: &str, buckets: &[f64]| {
+            let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok::<_, prometheus::Error>(histogram)
+        };
+        let meter = Self {
+            entries_read: counter("hexlane_entries_read_total", "Stream entries read or taken over.")?,
+            outcomes: counters("hexlane_events_total", "Settled entries by outcome.", &["outcome"])?,
+            dead_letters: counters("hexlane_dead_letters_total", "Dead letters by reason.", &["reason"])?,
+            released: counter("hexlane_released_total", "Entries given up unsettled; they come again.")?,
+            lost: counter("hexlane_lost_total", "Entries deleted by someone before they were handled.")?,
+            reclaimed: counter("hexlane_reclaimed_total", "Pending entries taken over.")?,
+            retries: counters("hexlane_retries_total", "Failed attempts at a server.", &["target", "error"])?,
+            lanes: gauge("hexlane_lanes_owned", "Shards this worker reads.")?,
+            buffered: gauge("hexlane_buffered_events", "Events read and not settled yet.")?,
+            commit_latency: histogram(
+                "hexlane_commit_latency_seconds",
+                "From the entry id's time to the commit, by the Redis server's clock.",
+                &LATENCY_BUCKETS,
+            )?,
+            batch_rows: histogram("hexlane_batch_rows", "Entries settled with one batch.", &ROWS_BUCKETS)?,
+            troubled: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            registry,
+        };
+        for outcome in Outcome::ALL {
+            meter.outcomes.with_label_values(&[outcome.as_str()]);
+        }
+        for reason in Reason::ALL {
+            meter.dead_letters.with_label_values(&[reason.as_str()]);
+        }
+        Ok(meter)
+    }
+
+    /// Entries came into hand.
+    pub fn read(&self, entries: usize) {
+        self.entries_read.inc_by(entries as u64);
+        self.buffered.add(entries as i64);
+    }
+
+    /// One entry in hand is settled.
+    pub fn settled(&self, outcome: Outcome) {
+        self.outcomes.with_label_values(&[outcome.as_str()]).inc();
+        self.buffered.dec();
+    }
+
+    /// One entry in hand is settled as a dead letter.
+    pub fn dead_lettered(&self, reason: Reason) {
+        self.dead_letters.with_label_values(&[reason.as_str()]).inc();
+        self.settled(Outcome::DeadLettered);
+    }
+
+    /// Entries in hand are given up.
+    pub fn released(&self, entries: usize) {
+        self.released.inc_by(entries as u64);
+        self.buffered.sub(entries as i64);
+    }
+
+    /// Entries in hand turn out to be deleted.
+    pub fn lost(&self, entries: usize) {
+        self.lost.inc_by(entries as u64);
+        self.buffered.sub(entries as i64);
+    }
+
+    /// Pending entries were taken over.
+    pub fn reclaimed(&self, entries: usize) {
+        self.reclaimed.inc_by(entries as u64);
+    }
+
+    /// A batch has been answered by the database.
+    pub fn committed(&self, ids: impl ExactSizeIterator<Item = EntryId>, server_now_ms: i64) {
+        self.batch_rows.observe(ids.len() as f64);
+        for id in ids {
+            let waited_ms = server_now_ms.saturating_sub_unsigned(id.ms).max(0);
+            self.commit_latency.observe(waited_ms as f64 / 1000.0);
+        }
+    }
+
+    /// A lane has started (1) or ended (-1).
+    pub fn lanes(&self, change: i64) {
+        self.lanes.add(change);
+    }
+
+    /// An attempt at a server has failed.
+    pub fn retried(&self, failure: &Failure) {
+        self.retries.with_label_values(&[failure.target.as_str(), &failure.code]).inc();
+    }
+
+    /// Whether some lane is waiting for this server to come back.
+    pub fn is_troubled(&self, target: Target) -> bool {
+        self.troubled[target as usize].load(Ordering::Relaxed) > 0
+    }
+
+    /// The counts of this process as one line of JSON.
+    pub fn summary(&self) -> String {
+        let count = |outcome: Outcome| self.outcomes.with_label_values(&[outcome.as_str()]).get();
+        let mut counts = vec![("read", self.entries_read.get())];
+        counts.extend(Outcome::ALL.map(|outcome| (outcome.as_str(), count(outcome))));
+        counts.extend([("released", self.released.get()), ("lost", self.lost.get())]);
+        // By hand for the sake of the order, which serde_json does not keep.
+        let members: Vec<String> = counts.iter().map(|(name, count)| format!("\"{name}\":{count}")).collect();
+        format!("{{{}}}", members.join(","))
+    }
+
+    /// The Prometheus text format.
+    /// See <https://prometheus.io/docs/instrumenting/exposition_formats/>.
+    ///
+    /// # Errors
+    /// If a measure cannot be written down.
+    pub fn exposition(&self) -> Result<Vec<u8>, prometheus::Error> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}
+
+/// From the first failure of a series to its end: while one is alive the worker is not ready.
+pub struct Trouble<'a> {
+    meter: &'a Meter,
+    target: Option<Target>,
+    failures: u32,
+    since: std::time::Instant,
+}
+
+impl<'a> Trouble<'a> {
+    /// No trouble yet.
+    pub fn none(meter: &'a Meter) -> Self {
+        Self { meter, target: None, failures: 0, since: std::time::Instant::now() }
+    }
+
+    /// One more failure: counted, and logged at the first and then ever more rarely.
+    pub fn add(&mut self, failure: &Failure, shard: u16) {
+        self.meter.retried(failure);
+        if self.target.is_none() {
+            self.since = std::time::Instant::now();
+        }
+        if self.target != Some(failure.target) {
+            self.leave();
+            self.target = Some(failure.target);
+            self.meter.troubled[failure.target as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        self.failures += 1;
+        if failure.is_fatal() {
+            tracing::error!(shard, error = %failure, attempt = self.failures, "waiting for somebody to mend this");
+        } else if self.failures.is_power_of_two() {
+            tracing::warn!(shard, error = %failure, attempt = self.failures, "trying again");
+        }
+    }
+
+    /// Whether there is any.
+    pub fn is_over(&self) -> bool {
+        self.target.is_none()
+    }
+
+    /// It works again.
+    pub fn end(&mut self, shard: u16) {
+        if let Some(target) = self.target {
+            let lasted: Duration = self.since.elapsed();
+            tracing::info!(shard, target_server = target.as_str(), attempts = self.failures, ?lasted, "recovered");
+        }
+        self.leave();
+        self.failures = 0;
+    }
+
+    fn leave(&mut self) {
+        if let Some(target) = self.target.take() {
+            self.meter.troubled[target as usize].fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Trouble<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,226 @@
+//! The guard: one statement that writes what is newer than the stored state, and nothing else.
+//!
+//! Two forms. Without any `event_id` in the batch the rows are already coalesced and the statement
+//! is a plain conditional upsert. With one, the ledger, the coalescing and the guard are one
+//! statement, because only those whose id is new may compete for newest.
+
+use tokio_postgres::types::ToSql;
+
+use super::parameter::{Ewkb, Json, Micros};
+use super::{Store, give_back, in_time};
+use crate::event::{Event, Key, Outcome};
+use crate::failure::Failure;
+
+/// The write itself. The comparison is strict: an equal key changes nothing.
+/// Rows come sorted by feature, so that concurrent statements lock in one order.
+macro_rules! guarded_upsert {
+    ($source:literal) => {
+        concat!(
+            "INSERT INTO feature_state AS s
+                (feature_id, version, op, observation_time, geometry, geometry_z, properties, cell, applied_at)
+             SELECT feature_id, version, op, observation_time, geometry, geometry_z, properties, cell, now()
+             FROM ",
+            $source,
+            "
+             ON CONFLICT (feature_id) DO UPDATE SET
+                version = excluded.version, op = excluded.op, observation_time = excluded.observation_time,
+                geometry = excluded.geometry, geometry_z = excluded.geometry_z,
+                properties = excluded.properties, cell = excluded.cell, applied_at = excluded.applied_at
+             WHERE (excluded.version, excluded.observation_time) > (s.version, s.observation_time)
+             RETURNING feature_id"
+        )
+    };
+}
+
+const WRITE_NEWEST: &str = guarded_upsert!(
+    "unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::geometry[], $6::geometry[], $7::jsonb[],
+        $8::bigint[])
+        AS given(feature_id, version, op, observation_time, geometry, geometry_z, properties, cell)"
+);
+
+/// Ids are locked in sorted order before any state row is: `newest` sorts, and so reads all of
+/// `recorded` first.
+const WRITE_WITH_LEDGER: &str = concat!(
+    "WITH given AS MATERIALIZED (
+        SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::geometry[], $6::geometry[],
+            $7::jsonb[], $8::bigint[], $9::text[]) WITH ORDINALITY
+            AS u(feature_id, version, op, observation_time, geometry, geometry_z, properties, cell, event_id, n)
+    ), recorded AS (
+        INSERT INTO processed_event AS p (feature_id, event_id, processed_at)
+        SELECT feature_id, event_id, now() FROM given WHERE event_id IS NOT NULL
+        ORDER BY feature_id COLLATE \"C\", event_id COLLATE \"C\"
+        ON CONFLICT (feature_id, event_id) DO UPDATE SET processed_at = excluded.processed_at
+        WHERE p.processed_at < now() - make_interval(secs => $10::double precision)
+        RETURNING feature_id, event_id
+    ), fresh AS MATERIALIZED (
+        SELECT g.* FROM given g LEFT JOIN recorded r ON r.feature_id = g.feature_id AND r.event_id = g.event_id
+        WHERE g.event_id IS NULL OR r.event_id IS NOT NULL
+    ), newest AS MATERIALIZED (
+        SELECT DISTINCT ON (feature_id COLLATE \"C\") * FROM fresh
+        ORDER BY feature_id COLLATE \"C\", version DESC, observation_time DESC, n
+    ), written AS (",
+    guarded_upsert!("newest ORDER BY feature_id COLLATE \"C\""),
+    ")
+    SELECT f.n IS NOT NULL, w.n IS NOT NULL, a.feature_id IS NOT NULL
+    FROM given g
+    LEFT JOIN fresh f ON f.n = g.n
+    LEFT JOIN newest w ON w.n = g.n
+    LEFT JOIN written a ON a.feature_id = w.feature_id
+    ORDER BY g.n"
+);
+
+const LOOK_UP: &str = "SELECT s.version, s.observation_time, p.event_id IS NOT NULL
+    FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked(feature_id, event_id, n)
+    LEFT JOIN feature_state s ON s.feature_id = asked.feature_id
+    LEFT JOIN processed_event p ON p.feature_id = asked.feature_id AND p.event_id = asked.event_id
+        AND p.processed_at >= now() - make_interval(secs => $3::double precision)
+    ORDER BY n";
+
+/// What is stored about the feature of one event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// The key of its state, a tombstone's included.
+    pub key: Option<Key>,
+    /// Whether the event's id is in the ledger.
+    pub event_id_known: bool,
+}
+
+impl Store {
+    /// Writes each event that is newer than its feature's state; answers, in the order given,
+    /// whether it was. `events` holds each feature once, sorted by its id.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::postgres`]: nothing was written, or, where the connection was lost,
+    /// nothing is known. Writing the same events again is harmless.
+    pub async fn write_newest(&self, events: &[&Event]) -> Result<Vec<bool>, Failure> {
+        debug_assert!(events.is_sorted_by(|a, b| a.feature_id < b.feature_id));
+        let columns = Columns::new(events);
+        let doing = "writing";
+        let client = self.connection(doing).await?;
+        let asked = async {
+            let statement = client.prepare_cached(WRITE_NEWEST).await?;
+            let rows = client.query(&statement, &columns.parameters()).await?;
+            let mut written = vec![false; events.len()];
+            for row in rows {
+                let feature_id: &str = row.try_get(0)?;
+                if let Ok(place) = columns.feature_id.binary_search(&feature_id) {
+                    written[place] = true;
+                }
+            }
+            Ok(written)
+        };
+        let answer = in_time(self.deadline, doing, asked).await;
+        give_back(client, answer)
+    }
+
+    /// Records the event ids, drops events whose id is known, writes the newest of the rest of each
+    /// feature under the guard; answers the outcome of each, in the order given. No two events
+    /// may share feature and event id.
+    ///
+    /// # Errors
+    /// As [`Self::write_newest`]; after a lost answer a second writing reports `duplicate`.
+    pub async fn write_with_ledger(&self, events: &[&Event]) -> Result<Vec<Outcome>, Failure> {
+        let columns = Columns::new(events);
+        let event_ids: Vec<Option<&str>> = events.iter().map(|event| event.event_id.as_deref()).collect();
+        let window = self.dedup_window.as_secs_f64();
+        let doing = "writing with the ledger";
+        let client = self.connection(doing).await?;
+        let asked = async {
+            let statement = client.prepare_cached(WRITE_WITH_LEDGER).await?;
+            let mut parameters = columns.parameters().to_vec();
+            parameters.push(&event_ids);
+            parameters.push(&window);
+            let rows = client.query(&statement, &parameters).await?;
+            rows.iter()
+                .map(|row| {
+                    let (fresh, newest, written) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+                    Ok(match (fresh, newest, written) {
+                        (false, _, _) => Outcome::Duplicate,
+                        (true, false, _) => Outcome::Superseded,
+                        (true, true, false) => Outcome::Stale,
+                        (true, true, true) => Outcome::Applied,
+                    })
+                })
+                .collect()
+        };
+        let answer = in_time(self.deadline, doing, asked).await;
+        give_back(client, answer)
+    }
+
+    /// What is stored about each (feature, event id), in the order given.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::postgres`].
+    pub async fn look_up(&self, asked: &[(&str, Option<&str>)]) -> Result<Vec<Stored>, Failure> {
+        let (features, event_ids): (Vec<&str>, Vec<Option<&str>>) = asked.iter().copied().unzip();
+        let window = self.dedup_window.as_secs_f64();
+        let doing = "looking up stored versions";
+        let client = self.connection(doing).await?;
+        let asked = async {
+            let statement = client.prepare_cached(LOOK_UP).await?;
+            let rows = client.query(&statement, &[&features, &event_ids, &window]).await?;
+            rows.iter()
+                .map(|row| {
+                    let version: Option<i64> = row.try_get(0)?;
+                    let observed: Option<chrono::DateTime<chrono::Utc>> = row.try_get(1)?;
+                    let key = version
+                        .zip(observed)
+                        .map(|(version, observed)| Key { version, observed_us: observed.timestamp_micros() });
+                    Ok(Stored { key, event_id_known: row.try_get(2)? })
+                })
+                .collect()
+        };
+        let answer = in_time(self.deadline, doing, asked).await;
+        give_back(client, answer)
+    }
+
+    /// Runs the write statement with no rows: proves server, schema and rights without a trace.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::postgres`].
+    pub async fn probe_write(&self) -> Result<(), Failure> {
+        self.write_newest(&[]).await.map(|_| ())
+    }
+}
+
+/// The events, turned into one array for each column.
+struct Columns<'a> {
+    feature_id: Vec<&'a str>,
+    version: Vec<i64>,
+    op: Vec<&'static str>,
+    observation_time: Vec<Micros>,
+    geometry: Vec<Option<Ewkb<'a>>>,
+    geometry_z: Vec<Option<Ewkb<'a>>>,
+    properties: Vec<Option<Json<'a>>>,
+    cell: Vec<Option<i64>>,
+}
+
+impl<'a> Columns<'a> {
+    fn new(events: &[&'a Event]) -> Self {
+        let shape = |event: &&'a Event| event.shape.as_ref();
+        Self {
+            feature_id: events.iter().map(|event| event.feature_id.as_str()).collect(),
+            version: events.iter().map(|event| event.key.version).collect(),
+            op: events.iter().map(|event| event.op.as_str()).collect(),
+            observation_time: events.iter().map(|event| Micros(event.key.observed_us)).collect(),
+            geometry: events.iter().map(|event| shape(event).map(|shape| Ewkb(&shape.footprint))).collect(),
+            geometry_z: events.iter().map(|event| shape(event)?.with_heights.as_deref().map(Ewkb)).collect(),
+            properties: events.iter().map(|event| event.properties.as_deref().map(Json)).collect(),
+            // H3 indexes use 63 bits: https://h3geo.org/docs/core-library/h3Indexing
+            cell: events.iter().map(|event| event.cell.and_then(|cell| i64::try_from(cell).ok())).collect(),
+        }
+    }
+
+    fn parameters(&self) -> [&(dyn ToSql + Sync); 8] {
+        [
+            &self.feature_id,
+            &self.version,
+            &self.op,
+            &self.observation_time,
+            &self.geometry,
+            &self.geometry_z,
+            &self.properties,
+            &self.cell,
+        ]
+    }
+}

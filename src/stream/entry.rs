@@ -1,0 +1,82 @@
+//! Entries, parsed from plain replies: bytes stay bytes, and one odd entry costs itself only.
+
+use redis::Value;
+
+use crate::event::EntryId;
+
+/// The field that holds the event.
+const EVENT_FIELD: &[u8] = b"event";
+
+/// One stream entry as the server sent it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Its id.
+    pub id: EntryId,
+    /// What its field `event` holds.
+    pub payload: Payload,
+}
+
+/// The field `event`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Payload {
+    /// The event's text.
+    One(Vec<u8>),
+    /// There is no such field.
+    Absent,
+    /// It stands there more than once.
+    Repeated,
+}
+
+impl Entry {
+    /// Bytes held in memory for it.
+    pub fn size(&self) -> usize {
+        match &self.payload {
+            Payload::One(bytes) => bytes.len() + 64,
+            Payload::Absent | Payload::Repeated => 64,
+        }
+    }
+}
+
+/// The entries of one stream from the reply of XREADGROUP over that one stream.
+/// `Nil` (nothing came within the block time) is no entry.
+pub(super) fn from_read(reply: Value) -> Vec<Entry> {
+    let Some(stream) = array(reply).into_iter().next() else { return Vec::new() };
+    array(stream).into_iter().nth(1).map(from_range).unwrap_or_default()
+}
+
+/// The entries from the reply of XRANGE.
+pub(super) fn from_range(reply: Value) -> Vec<Entry> {
+    array(reply).into_iter().filter_map(entry).collect()
+}
+
+fn entry(value: Value) -> Option<Entry> {
+    let mut parts = array(value).into_iter();
+    let id = entry_id(&parts.next()?)?;
+    let mut fields = array(parts.next().unwrap_or_default()).into_iter();
+    let mut payload = Payload::Absent;
+    while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
+        if !matches!(&name, Value::BulkString(name) if name == EVENT_FIELD) {
+            continue;
+        }
+        payload = match (payload, value) {
+            (Payload::Absent, Value::BulkString(bytes)) => Payload::One(bytes),
+            _ => Payload::Repeated,
+        };
+    }
+    Some(Entry { id, payload })
+}
+
+pub(super) fn entry_id(value: &Value) -> Option<EntryId> {
+    match value {
+        Value::BulkString(bytes) => EntryId::parse(bytes),
+        Value::SimpleString(text) => EntryId::parse(text.as_bytes()),
+        _ => None,
+    }
+}
+
+pub(super) fn array(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    }
+}

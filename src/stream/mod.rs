@@ -1,0 +1,177 @@
+//! The only module that speaks to Redis.
+//!
+//! Comes in: the settings. Goes out: entries ([`reader::Reader`], one connection for each lane,
+//! because a blocking read blocks its connection) and settled entries (here, over a pool).
+//! Every error is a judged [`Failure`]; nothing is retried here.
+
+pub mod entry;
+pub mod pending;
+pub mod publish;
+pub mod reader;
+pub mod settle;
+pub mod topology;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use deadpool_redis::{Manager, Pool, PoolError};
+use redis::{AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, RedisError};
+
+use crate::failure::{Class, Failure, Target};
+use crate::shard::Keys;
+
+/// A server that does not answer a plain command for this long is treated as lost.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Plain commands are short; a few connections serve any number of lanes.
+const POOL_SIZE: usize = 8;
+
+/// A Redis server, seen through one namespace and one consumer group.
+#[derive(Clone)]
+pub struct Stream {
+    client: Client,
+    pool: Pool,
+    keys: Keys,
+    group: Arc<str>,
+    consumer: Arc<str>,
+    /// Server's clock minus ours, in microseconds.
+    clock_offset_us: Arc<AtomicI64>,
+}
+
+impl Stream {
+    /// Prepares connections to `url`; the first one is made when it is needed.
+    ///
+    /// # Errors
+    /// [`Class::Fatal`] if `url` is no Redis URL.
+    pub fn new(url: &str, keys: Keys, group: &str, consumer: &str) -> Result<Self, Failure> {
+        let bad_url = |_| {
+            // The error may quote the URL, and with it the password.
+            let remedy = "write --redis-url as redis://[user:password@]host:port[/database]";
+            Failure::fatal(Target::Redis, "url", "the URL cannot be read".into(), remedy)
+        };
+        let info = url.into_connection_info().map_err(bad_url)?;
+        let client = Client::open(info.clone()).map_err(bad_url)?;
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(Some(ANSWER_TIMEOUT))
+            .set_connection_timeout(Some(CONNECT_TIMEOUT));
+        let manager = Manager::new_with_config(info, config).map_err(bad_url)?;
+        let pool = Pool::builder(manager)
+            .max_size(POOL_SIZE)
+            .build()
+            .map_err(|error| Failure::fatal(Target::Redis, "pool", error.to_string(), "this is a bug: report it"))?;
+        Ok(Self {
+            client,
+            pool,
+            keys,
+            group: group.into(),
+            consumer: consumer.into(),
+            clock_offset_us: Arc::new(AtomicI64::new(0)),
+        })
+    }
+
+    /// The keys of this namespace.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// The consumer group.
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// A connection for plain commands.
+    async fn connection(&self, doing: &str) -> Result<deadpool_redis::Connection, Failure> {
+        self.pool.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => failure(&error, doing),
+            other => Failure::silence(Target::Redis, Class::Transient, "io", format!("{doing}: {other}")),
+        })
+    }
+
+    /// Asks whether the server answers.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn ping(&self) -> Result<(), Failure> {
+        let doing = "pinging";
+        let mut connection = self.connection(doing).await?;
+        redis::cmd("PING").exec_async(&mut connection).await.map_err(|error| failure(&error, doing))
+    }
+
+    /// Measures how far the server's clock is from ours: entry ids carry the server's time.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn sync_clock(&self) -> Result<(), Failure> {
+        let doing = "asking for the time";
+        let mut connection = self.connection(doing).await?;
+        let (seconds, micros): (i64, i64) =
+            redis::cmd("TIME").query_async(&mut connection).await.map_err(|error| failure(&error, doing))?;
+        let server_us = seconds.saturating_mul(1_000_000).saturating_add(micros);
+        self.clock_offset_us.store(server_us - chrono::Utc::now().timestamp_micros(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The server's clock now, in milliseconds since 1970, as far as it is known.
+    pub fn server_now_ms(&self) -> i64 {
+        (chrono::Utc::now().timestamp_micros() + self.clock_offset_us.load(Ordering::Relaxed)) / 1000
+    }
+
+    /// Refuses servers that lack what the worker rests on.
+    ///
+    /// # Errors
+    /// [`Class::Fatal`] for a server older than Redis 7.0 (XAUTOCLAIM's third element, script flags)
+    /// and for Redis Cluster.
+    pub async fn check_server(&self) -> Result<(), Failure> {
+        let doing = "asking for the server's version";
+        let mut connection = self.connection(doing).await?;
+        let info: String = redis::cmd("INFO")
+            .arg("server")
+            .arg("cluster")
+            .query_async(&mut connection)
+            .await
+            .map_err(|error| failure(&error, doing))?;
+        let field =
+            |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+        // Valkey 8 answers redis_version:7.2.4 for the sake of clients like this one.
+        let version = field("redis_version").unwrap_or("unknown");
+        let major: u32 = version.split('.').next().and_then(|part| part.parse().ok()).unwrap_or(0);
+        if major < 7 {
+            let text = format!("the server is Redis {version}");
+            return Err(Failure::fatal(Target::Redis, "version", text, "use Redis 7.0 or newer, or Valkey 8"));
+        }
+        if field("cluster_enabled") == Some("1") || field("redis_mode") == Some("cluster") {
+            let text = "the server runs in cluster mode".into();
+            return Err(Failure::fatal(
+                Target::Redis,
+                "cluster",
+                text,
+                "use a single primary, with replicas if you like",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Judges an error of the driver.
+fn failure(error: &RedisError, doing: &str) -> Failure {
+    let text = |what: &str| format!("{doing}: {what}");
+    if error.is_timeout() {
+        return Failure::silence(Target::Redis, Class::Transient, "timeout", text("no answer in time"));
+    }
+    if error.kind() == ErrorKind::AuthenticationFailed {
+        return Failure::redis("WRONGPASS", text("the server refused user or password"));
+    }
+    match error.code() {
+        // Also what a script's pcall hands on: `ERR`, with the real code at the head of the detail.
+        Some(code) => {
+            let detail = error.detail().unwrap_or_default();
+            let named = ["NOGROUP", "WRONGTYPE", "OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM"]
+                .into_iter()
+                .find(|known| code == "ERR" && detail.contains(known))
+                .unwrap_or(code);
+            Failure::redis(named, text(&format!("{code} {detail}")))
+        }
+        None => Failure::silence(Target::Redis, Class::Transient, "io", text(&error.to_string())),
+    }
+}

@@ -1,0 +1,148 @@
+//! The reading end of one lane, on a connection of its own.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::entry::{self, Entry};
+use super::{ANSWER_TIMEOUT, CONNECT_TIMEOUT, Stream, failure};
+use crate::failure::{Class, Failure, Target};
+
+/// Reads one shard for one consumer.
+pub struct Reader {
+    pub(super) stream: Stream,
+    pub(super) key: String,
+    block: Duration,
+    connection: Option<Connected>,
+}
+
+struct Connected {
+    link: MultiplexedConnection,
+    /// The server's name for the connection, for CLIENT UNBLOCK.
+    client_id: i64,
+}
+
+impl Reader {
+    /// A reader of `shard` that blocks for at most `block` when there is nothing new.
+    pub fn new(stream: &Stream, shard: u16, block: Duration) -> Self {
+        Self { stream: stream.clone(), key: stream.keys().events(shard), block, connection: None }
+    }
+
+    /// Whether a connection is there; without one, a reply may have been lost.
+    pub fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Connects and makes sure of the group.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn open(&mut self) -> Result<(), Failure> {
+        // No response timeout: the client's default of half a second would end every blocking
+        // read. The watchdog in `read` and the bound in `ask` take its place.
+        let config =
+            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(CONNECT_TIMEOUT));
+        let doing = "connecting a reader";
+        let mut link = self
+            .stream
+            .client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|error| failure(&error, doing))?;
+        let client_id = in_time(doing, redis::cmd("CLIENT").arg("ID").query_async(&mut link)).await?;
+        self.connection = Some(Connected { link, client_id });
+        self.ensure_group().await
+    }
+
+    /// Makes stream and group if they are not there. The group begins at the stream's start: what
+    /// comes again is harmless, what is skipped is lost.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn ensure_group(&mut self) -> Result<(), Failure> {
+        let mut command = redis::cmd("EVAL");
+        command.arg(include_str!("lua/ensure_group.lua")).arg(1).arg(&self.key).arg(&*self.stream.group);
+        self.ask("making the consumer group", &command).await.map(|_: Value| ())
+    }
+
+    /// Up to `count` new entries; none if nothing came within the block time, or at once when
+    /// `stop` is cancelled. Never gives up a reply under way: what it brings would stay pending.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`]. Unless the group is missing, the connection is closed, and
+    /// entries of the lost reply may be pending under our name.
+    pub async fn read(&mut self, count: usize, stop: &CancellationToken) -> Result<Vec<Entry>, Failure> {
+        let doing = "reading";
+        let watchdog = tokio::time::sleep(self.block * 2 + ANSWER_TIMEOUT);
+        let Some(connected) = self.connection.as_mut() else { return Err(not_connected(doing)) };
+        let mut command = redis::cmd("XREADGROUP");
+        command.arg("GROUP").arg(&*self.stream.group).arg(&*self.stream.consumer).arg("COUNT").arg(count);
+        command.arg("BLOCK").arg(self.block.as_millis() as u64).arg("STREAMS").arg(&self.key).arg(">");
+        let client_id = connected.client_id;
+        let answer = {
+            let reply = command.query_async::<Value>(&mut connected.link);
+            tokio::pin!(reply, watchdog);
+            loop {
+                tokio::select! {
+                    answer = &mut reply => break answer.map_err(|error| failure(&error, doing)),
+                    () = &mut watchdog => break Err(no_answer(doing)),
+                    () = unblock_when(stop, &self.stream, client_id) => {}
+                }
+            }
+        };
+        self.close_if_lost(answer).map(entry::from_read)
+    }
+
+    /// Sends a command that does not block.
+    pub(super) async fn ask<T: redis::FromRedisValue>(
+        &mut self,
+        doing: &str,
+        command: &redis::Cmd,
+    ) -> Result<T, Failure> {
+        let Some(connected) = self.connection.as_mut() else { return Err(not_connected(doing)) };
+        let answer = in_time(doing, command.query_async(&mut connected.link)).await;
+        self.close_if_lost(answer)
+    }
+
+    /// Sends a pipeline that does not block.
+    pub(super) async fn ask_all(&mut self, doing: &str, pipe: &redis::Pipeline) -> Result<Vec<Value>, Failure> {
+        let Some(connected) = self.connection.as_mut() else { return Err(not_connected(doing)) };
+        let answer = in_time(doing, pipe.query_async(&mut connected.link)).await;
+        self.close_if_lost(answer)
+    }
+
+    fn close_if_lost<T>(&mut self, answer: Result<T, Failure>) -> Result<T, Failure> {
+        if answer.as_ref().is_err_and(|failure| failure.class != Class::GroupMissing) {
+            self.connection = None;
+        }
+        answer
+    }
+}
+
+/// Once `stop` is cancelled, ends the block on the server; again and again, because the first time
+/// may come before the block has begun.
+async fn unblock_when(stop: &CancellationToken, stream: &Stream, client_id: i64) {
+    stop.cancelled().await;
+    // If this fails the block simply lasts its time.
+    if let Ok(mut connection) = stream.connection("ending a blocking read").await {
+        let _: Result<Value, _> = redis::cmd("CLIENT").arg("UNBLOCK").arg(client_id).query_async(&mut connection).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+async fn in_time<T>(doing: &str, answer: impl Future<Output = Result<T, redis::RedisError>>) -> Result<T, Failure> {
+    match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
+        Ok(answer) => answer.map_err(|error| failure(&error, doing)),
+        Err(_) => Err(no_answer(doing)),
+    }
+}
+
+fn no_answer(doing: &str) -> Failure {
+    Failure::silence(Target::Redis, Class::Transient, "timeout", format!("{doing}: no answer in time"))
+}
+
+fn not_connected(doing: &str) -> Failure {
+    Failure::silence(Target::Redis, Class::Transient, "io", format!("{doing}: not connected"))
+}

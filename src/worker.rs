@@ -1,0 +1,246 @@
+//! Start, run and leave: one lane for each shard, and the order in which things end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::{self, Watched};
+use crate::cli::WorkerArgs;
+use crate::event::EntryId;
+use crate::failure::{Failure, RetryPolicy};
+use crate::lane::{self, LaneSettings, Shared};
+use crate::metrics::Meter;
+use crate::shard::{Keys, Topology};
+use crate::store::{Store, StoreSettings};
+use crate::stream::Stream;
+
+/// Bytes of events that all lanes together should have in one batch each.
+const BATCH_BYTES_OF_ALL_LANES: usize = 16 << 20;
+const BATCH_BYTES_AT_LEAST: usize = 64 << 10;
+const CLOCK_SYNC_EVERY: Duration = Duration::from_secs(30);
+const DRAIN_CHECK_EVERY: Duration = Duration::from_millis(100);
+
+/// Runs a worker until it is told to stop, or with `--once` until everything is drained. Answers
+/// the counts of this process as JSON.
+///
+/// # Errors
+/// A sentence for the user.
+pub async fn run(args: WorkerArgs) -> Result<String, String> {
+    args.check()?;
+    let name = args.worker_name.clone().unwrap_or_else(default_name);
+    let keys = Keys::new(&args.redis.namespace);
+    let stream =
+        Stream::new(&args.redis.redis_url, keys, &args.redis.group, &name).map_err(|failure| failure.to_string())?;
+    let store = Store::new(&store_settings(&args, &name)).map_err(|failure| failure.to_string())?;
+    let meter = Arc::new(Meter::new().map_err(|error| error.to_string())?);
+    let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
+    listen_for_signals(stop.clone(), abort.clone()).map_err(|error| format!("cannot listen for signals: {error}"))?;
+
+    let started = Arc::new(AtomicBool::new(false));
+    let watched = Watched {
+        meter: meter.clone(),
+        stream: stream.clone(),
+        store: store.clone(),
+        started: started.clone(),
+        stop: stop.clone(),
+    };
+    let address = admin::serve(args.admin_addr, watched).await.map_err(|error| {
+        format!("--admin-addr {}: {error}; choose another, or port 0 for a free one", args.admin_addr)
+    })?;
+    tracing::info!(%address, worker = name, "admin server listens");
+
+    let retry = args.retry.policy();
+    let up = until_up(retry, &stop, async || prepare(&stream, &store, &args).await).await;
+    let Some(topology) = up.map_err(|failure| failure.to_string())? else {
+        return Ok(meter.summary());
+    };
+    let settings = Arc::new(lane_settings(&args, topology));
+    tracing::info!(
+        worker = name, group = args.redis.group, namespace = args.redis.namespace,
+        shards = topology.shards, shard_by = %topology.shard_by, h3_resolution = %topology.h3_resolution,
+        ?settings, "settings in force"
+    );
+    let shared = Shared { stream, store, meter: meter.clone(), settings, stop: stop.clone(), abort: abort.clone() };
+    let targets = match args.once {
+        true => until_up(retry, &stop, async || last_ids(&shared.stream, topology).await)
+            .await
+            .map_err(|failure| failure.to_string())?,
+        false => None,
+    };
+    let mut lanes = JoinSet::new();
+    for shard in 0..topology.shards {
+        lanes.spawn(lane::run(shard, shared.clone()));
+    }
+    started.store(true, Ordering::Relaxed);
+    tokio::spawn(keep_clock(shared.stream.clone(), stop.clone()));
+    if let Some(targets) = targets {
+        tokio::spawn(stop_when_drained(shared.stream.clone(), targets, stop.clone()));
+    }
+    tokio::spawn(limit_drain(args.drain_timeout, stop.clone(), abort));
+
+    let mut broken = None;
+    while let Some(ended) = lanes.join_next().await {
+        let error = match ended {
+            Ok(Ok(())) if stop.is_cancelled() => continue,
+            Ok(Ok(())) => "it ended by itself".to_owned(),
+            Ok(Err(error)) | Err(error) => error.to_string(),
+        };
+        // The others finish what they hold; whoever restarts the process takes over the rest.
+        stop.cancel();
+        broken = Some(format!("a lane has failed: {error}"));
+    }
+    let summary = meter.summary();
+    tracing::info!(counts = summary, "stopped");
+    broken.map_or(Ok(summary), Err)
+}
+
+/// Tries until it works; `None` if `stop` came first.
+///
+/// # Errors
+/// At once, where waiting will not help.
+pub async fn until_up<T>(
+    policy: RetryPolicy,
+    stop: &CancellationToken,
+    work: impl AsyncFn() -> Result<T, Failure>,
+) -> Result<Option<T>, Failure> {
+    let mut retry = policy.start();
+    loop {
+        let answer = tokio::select! {
+            answer = work() => answer,
+            () = stop.cancelled() => return Ok(None),
+        };
+        match answer {
+            Ok(value) => return Ok(Some(value)),
+            Err(failure) if failure.is_fatal() => return Err(failure),
+            Err(failure) => {
+                tracing::warn!(error = %failure, "waiting for the servers");
+                if !retry.pause(stop).await {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}
+
+/// Everything that must be right before the first entry is read.
+async fn prepare(stream: &Stream, store: &Store, args: &WorkerArgs) -> Result<Topology, Failure> {
+    stream.check_server().await?;
+    let topology = stream.settle_topology(args.topology.wanted()).await?;
+    stream.refuse_stranded(topology).await?;
+    stream.sync_clock().await?;
+    if args.no_migrate {
+        store.check_schema().await?;
+    } else {
+        store.migrate().await?;
+    }
+    store.check_server().await?;
+    store.probe_write().await?;
+    Ok(topology)
+}
+
+async fn last_ids(stream: &Stream, topology: Topology) -> Result<Vec<(u16, EntryId)>, Failure> {
+    let mut ids = Vec::new();
+    for shard in 0..topology.shards {
+        ids.push((shard, stream.shard_state(shard).await?.last_id));
+    }
+    Ok(ids)
+}
+
+/// `--once`: whoever did the work, it ends when no shard holds unsettled entries from before the start.
+async fn stop_when_drained(stream: Stream, mut targets: Vec<(u16, EntryId)>, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        while let Some((shard, target)) = targets.last() {
+            match stream.is_drained(*shard, *target).await {
+                Ok(true) => drop(targets.pop()),
+                // The lanes tell of errors; here it is asked again.
+                Ok(false) | Err(_) => break,
+            }
+        }
+        if targets.is_empty() {
+            stop.cancel();
+        }
+        tokio::select! {
+            () = tokio::time::sleep(DRAIN_CHECK_EVERY) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// Entry ids carry the server's time; ours may drift from it.
+async fn keep_clock(stream: Stream, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        tokio::select! {
+            () = tokio::time::sleep(CLOCK_SYNC_EVERY) => {}
+            () = stop.cancelled() => return,
+        }
+        if let Err(failure) = stream.sync_clock().await {
+            tracing::debug!(error = %failure, "the server's clock could not be read");
+        }
+    }
+}
+
+async fn limit_drain(timeout: Duration, stop: CancellationToken, abort: CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(timeout).await;
+    tracing::warn!(?timeout, "the drain timeout is over: what is in hand stays pending and comes again");
+    abort.cancel();
+}
+
+/// The first signal drains, the second ends at once; either way nothing is lost.
+fn listen_for_signals(stop: CancellationToken, abort: CancellationToken) -> std::io::Result<()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::spawn(async move {
+        for (token, then) in [(stop, "finishing what is in hand"), (abort, "leaving at once")] {
+            let name = tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            };
+            tracing::info!(signal = name, then, "stopping");
+            token.cancel();
+        }
+    });
+    Ok(())
+}
+
+/// Unique among processes of a host and among containers, and the same after a container's restart.
+fn default_name() -> String {
+    let host: String = gethostname::gethostname()
+        .to_string_lossy()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '.' { c } else { '-' })
+        .take(100)
+        .collect();
+    format!("{host}-{}", std::process::id())
+}
+
+fn pool_size(args: &WorkerArgs) -> usize {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    args.pool_size.unwrap_or(cores.clamp(2, 16))
+}
+
+fn store_settings(args: &WorkerArgs, name: &str) -> StoreSettings {
+    StoreSettings {
+        url: args.database.database_url.clone(),
+        application_name: format!("hexlane worker {name}"),
+        pool_size: pool_size(args),
+        statement_timeout: args.database.statement_timeout,
+        dedup_window: args.dedup_window,
+    }
+}
+
+fn lane_settings(args: &WorkerArgs, topology: Topology) -> LaneSettings {
+    LaneSettings {
+        block: args.block,
+        min_idle: args.min_idle,
+        reorder_window: args.reorder_window,
+        batch_rows: args.batch_rows,
+        batch_bytes: (BATCH_BYTES_OF_ALL_LANES / usize::from(topology.shards).max(1)).max(BATCH_BYTES_AT_LEAST),
+        limits: args.limits.limits(),
+        h3_resolution: topology.h3_resolution,
+        retry: args.retry.policy(),
+    }
+}

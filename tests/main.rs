@@ -1,0 +1,5 @@
+//! Every promise against real servers, each test in a namespace and a database of its own.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+mod smoke;
+mod world;

@@ -1,0 +1,69 @@
+//! Private servers, through the same script that people use.
+
+use std::path::Path;
+use std::process::Command;
+
+/// One of the two servers.
+#[derive(Clone, Copy, Debug)]
+pub enum Server {
+    Redis,
+    Postgres,
+}
+
+impl Server {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Postgres => "postgres",
+        }
+    }
+}
+
+/// A Redis and a PostgreSQL of one test's own; stopped and removed with it. Every call blocks.
+pub struct Servers {
+    folder: tempfile::TempDir,
+    pub redis_url: String,
+    pub database_url: String,
+}
+
+impl Servers {
+    pub fn start() -> Self {
+        let folder = tempfile::TempDir::with_prefix("hexlane-test-").unwrap();
+        let output = run(folder.path(), &["start"]);
+        let line = |name: &str| {
+            let found = output.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+            found.unwrap_or_else(|| panic!("no {name} in {output}")).to_owned()
+        };
+        Self { redis_url: line("HEXLANE_REDIS_URL"), database_url: line("HEXLANE_DATABASE_URL"), folder }
+    }
+
+    /// An orderly stop.
+    pub fn stop(&self, server: Server) {
+        run(self.folder.path(), &["stop", server.name()]);
+    }
+
+    /// SIGKILL.
+    pub fn kill(&self, server: Server) {
+        run(self.folder.path(), &["kill", server.name()]);
+    }
+
+    /// On the same port, with the same data.
+    pub fn restart(&self, server: Server) {
+        run(self.folder.path(), &["start", server.name()]);
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        // Before the folder goes, or nobody knows the processes any more.
+        run(self.folder.path(), &["stop", "--purge"]);
+    }
+}
+
+fn run(folder: &Path, args: &[&str]) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/servers");
+    let output = Command::new(script).arg(folder).args(args).env("REDIS_APPENDFSYNC", "always").output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "scripts/servers {args:?}: {}\n{stderr}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
