@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::{Line, read_line};
 use crate::cli::PublishArgs;
-use crate::event::Reason;
+use crate::event::{Reason, Rejection};
 use crate::judge::{self, Limits};
 use crate::shard::{Keys, Topology, route};
 use crate::stream::Stream;
@@ -121,7 +121,7 @@ impl Source {
             if chunk.lines >= CHUNK_LINES || chunk.bytes >= CHUNK_BYTES {
                 wanted = self.send(std::mem::take(&mut chunk));
             } else {
-                wanted = !(self.strict && !chunk.refusals.is_empty());
+                wanted = !self.strict || chunk.refusals.is_empty();
             }
         }
         Ok(self.send(chunk) && wanted)
@@ -149,12 +149,13 @@ impl Source {
         }
     }
 
-    fn shard_of(&self, text: &[u8]) -> Result<u16, Box<crate::event::Rejection>> {
-        let Some(limits) = &self.check else { return Ok(route(text, &self.topology).shard) };
-        let now_us = chrono::Utc::now().timestamp_micros();
-        let event = judge::judge(text, now_us, limits, self.topology.h3_resolution)?;
-        let cell = event.cell.and_then(|cell| h3o::CellIndex::try_from(cell).ok());
-        Ok(self.topology.shard_of(&event.feature_id, cell))
+    fn shard_of(&self, text: &[u8]) -> Result<u16, Box<Rejection>> {
+        if let Some(limits) = &self.check {
+            let now_us = chrono::Utc::now().timestamp_micros();
+            judge::judge(text, now_us, limits, self.topology.h3_resolution)?;
+        }
+        // Not from the judged event: a delete's geometry counts here, though it is not stored.
+        Ok(route(text, &self.topology).shard)
     }
 
     /// False if nobody wants more.

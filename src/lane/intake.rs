@@ -170,13 +170,13 @@ impl Intake {
         let bytes: usize = entries.iter().map(Entry::size).sum();
         let work = move || {
             let now_us = chrono::Utc::now().timestamp_micros();
-            entries.into_iter().map(|entry| judge_entry(entry, now_us, &settings)).collect()
+            entries.into_iter().map(|entry| judge_entry(&entry, now_us, &settings)).collect()
         };
         if bytes < INLINE_BYTES { Some(work()) } else { tokio::task::spawn_blocking(work).await.ok() }
     }
 }
 
-fn judge_entry(entry: Entry, now_us: i64, settings: &super::LaneSettings) -> Item {
+fn judge_entry(entry: &Entry, now_us: i64, settings: &super::LaneSettings) -> Item {
     let entered_us = i64::try_from(entry.id.ms).unwrap_or(i64::MAX).saturating_mul(1000);
     let verdict = match &entry.payload {
         Payload::One(text) => judge::judge(text, now_us.max(entered_us), &settings.limits, settings.h3_resolution),
