@@ -52,6 +52,7 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
         format!("--admin-addr {}: {error}; choose another, or port 0 for a free one", args.admin_addr)
     })?;
     tracing::info!(%address, worker = name, "admin server listens");
+    tracing::info!(redis = stream.address(), postgres = store.address(), "connecting");
 
     let retry = args.retry.policy();
     let up = until_up(retry, &stop, async || prepare(&stream, &store, &args).await).await;

@@ -18,6 +18,7 @@ mod encode;
 mod geometry;
 pub(crate) mod json;
 mod jsonb;
+mod sweep;
 mod time;
 mod validity;
 

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
+use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config, NoTls};
 
 use crate::failure::{Class, Failure, Target};
@@ -84,7 +85,17 @@ impl Store {
         Ok(Self { config, pool, deadline, dedup_window: settings.dedup_window })
     }
 
-    /// Asks whether the server answers and can be written to.
+    /// Hosts and database, for logs.
+    pub fn address(&self) -> String {
+        let hosts = self.config.get_hosts().iter().map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(folder) => folder.display().to_string(),
+        });
+        let ports = self.config.get_ports().iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+        format!("{}:{ports}/{}", hosts.collect::<Vec<_>>().join(","), self.config.get_dbname().unwrap_or_default())
+    }
+
+    /// Asks whether the server answers.
     ///
     /// # Errors
     /// As judged by [`Failure::postgres`].

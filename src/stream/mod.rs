@@ -80,6 +80,11 @@ impl Stream {
         &self.group
     }
 
+    /// Host and port, for logs.
+    pub fn address(&self) -> String {
+        self.client.get_connection_info().addr().to_string()
+    }
+
     /// A connection for plain commands.
     async fn connection(&self, doing: &str) -> Result<deadpool_redis::Connection, Failure> {
         self.pool.get().await.map_err(|error| match error {
