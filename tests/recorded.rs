@@ -150,3 +150,20 @@ fn to_micros(time: &str) -> String {
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     format!("{seconds}.{}{}", &rest[..digits.min(6)], &rest[digits..])
 }
+
+/// Bytes that are no text stand in the files as base64 (RFC 4648 section 4).
+pub fn from_base64(text: &str) -> Vec<u8> {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bytes = Vec::new();
+    let (mut held, mut bits) = (0_u32, 0);
+    for digit in text.bytes().take_while(|digit| *digit != b'=') {
+        let value = DIGITS.iter().position(|known| *known == digit).unwrap();
+        held = (held << 6 | value as u32) & 0xffff;
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((held >> bits & 0xff) as u8);
+        }
+    }
+    bytes
+}
