@@ -18,14 +18,19 @@ enum Line {
 /// Reads one line of at most `longest` bytes; `None` at the end.
 fn read_line(input: &mut impl BufRead, longest: usize) -> io::Result<Option<Line>> {
     let mut text = Vec::new();
-    let limit = longest as u64 + 1;
+    // Both bytes of a line's end may follow the longest line.
+    let limit = (longest as u64).saturating_add(2);
     if input.by_ref().take(limit).read_until(b'\n', &mut text)? == 0 {
         return Ok(None);
     }
-    if text.pop_if(|last| *last == b'\n').is_some() {
+    let complete = text.pop_if(|last| *last == b'\n').is_some();
+    if complete {
         text.pop_if(|last| *last == b'\r');
-    } else if text.len() > longest {
-        skip_line(input)?;
+    }
+    if text.len() > longest {
+        if !complete {
+            skip_line(input)?;
+        }
         return Ok(Some(Line::TooLong));
     }
     Ok(Some(Line::Text(text)))
