@@ -28,6 +28,20 @@ pub struct Cli {
     pub log_format: LogFormat,
 }
 
+impl Cli {
+    /// Refuses settings that contradict each other.
+    ///
+    /// # Errors
+    /// A sentence that names both.
+    pub fn check(&self) -> Result<(), String> {
+        match &self.command {
+            Command::Worker(args) => args.check(),
+            Command::Publish(args) => args.check(),
+            Command::Migrate(_) | Command::Status(_) | Command::Shard(_) => Ok(()),
+        }
+    }
+}
+
 /// One of the commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -232,11 +246,26 @@ pub struct PublishArgs {
     #[arg(long, env = "HEXLANE_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
     pub unchecked: bool,
     /// Only check, send nothing.
-    #[arg(long, env = "HEXLANE_DRY_RUN", value_parser = clap::builder::FalseyValueParser::new(), conflicts_with = "unchecked")]
+    #[arg(long, env = "HEXLANE_DRY_RUN", value_parser = clap::builder::FalseyValueParser::new())]
     pub dry_run: bool,
     /// Stop at the first line that is refused.
-    #[arg(long, env = "HEXLANE_STRICT", value_parser = clap::builder::FalseyValueParser::new(), conflicts_with = "unchecked")]
+    #[arg(long, env = "HEXLANE_STRICT", value_parser = clap::builder::FalseyValueParser::new())]
     pub strict: bool,
+}
+
+impl PublishArgs {
+    /// Refuses settings that contradict each other. Not by the parser, to which a variable that is
+    /// set to `false` is an option that was given.
+    ///
+    /// # Errors
+    /// A sentence that names both.
+    pub fn check(&self) -> Result<(), String> {
+        match (self.unchecked, self.dry_run, self.strict) {
+            (true, true, _) => Err("--dry-run only checks, and --unchecked does not check".into()),
+            (true, _, true) => Err("--strict stops at a line that is refused, and --unchecked refuses none".into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Options of `hexlane migrate`.

@@ -3,7 +3,8 @@
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use hexlane::cli::{Cli, Command, LogFormat};
 use hexlane::{commands, worker};
 use tracing_subscriber::EnvFilter;
@@ -14,6 +15,9 @@ const FAILED: u8 = 1;
 fn main() -> ExitCode {
     // Exits with 2 by itself on wrong usage.
     let cli = Cli::parse();
+    if let Err(sentence) = cli.check() {
+        Cli::command().error(ErrorKind::ArgumentConflict, sentence).exit();
+    }
     start_log(cli.log_format);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
