@@ -1,6 +1,7 @@
 //! Every promise against real servers, each test in a namespace and a database of its own.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
+mod commands;
 mod edge_events;
 mod guard;
 mod real_streams;

@@ -1,0 +1,55 @@
+//! `hexlane status`.
+
+use super::run;
+use crate::world::{World, point};
+
+async fn json(world: &World) -> serde_json::Value {
+    serde_json::from_str(&world.hexlane(&["status", "--json"]).await).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shows_each_shard_and_the_totals() {
+    let world = World::shared("status", 2).await;
+    assert_eq!(run(world.command(&["publish"]), b"").await.code, 0);
+    for version in 1..=3 {
+        world.add(0, &point("F", version, 4.3, 52.1)).await;
+    }
+    world.add(1, b"{}").await;
+
+    let before = json(&world).await;
+    assert_eq!(before["totals"], serde_json::json!({"length": 4, "lag": 4, "pending": 0, "dead_letters": 0}));
+    // Somebody takes one and does not settle it.
+    let key = world.events_key(0);
+    world.ask::<redis::Value>(&format!("XGROUP CREATE {key} hexlane 0")).await;
+    world.ask::<redis::Value>(&format!("XREADGROUP GROUP hexlane other COUNT 1 STREAMS {key} >")).await;
+    let taken = json(&world).await;
+    let shard = &taken["shards"][0];
+    assert_eq!((&shard["shard"], &shard["lag"], &shard["pending"]), (&0.into(), &2.into(), &1.into()));
+    assert!(shard["oldest_pending_seconds"].as_f64().unwrap() >= 0.0);
+    assert!(taken["shards"][1]["oldest_pending_seconds"].is_null());
+
+    world.worker().set("MIN_IDLE", "300ms").once().await;
+    let after = json(&world).await;
+    assert_eq!(after["totals"], serde_json::json!({"length": 4, "lag": 0, "pending": 0, "dead_letters": 1}));
+    assert_eq!(after["shards"][1]["dead_letters"], 1);
+
+    let table = world.hexlane(&["status"]).await;
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        rows,
+        [
+            vec!["shard", "length", "lag", "pending", "oldest", "dead"],
+            vec!["000", "3", "0", "0", "-", "0"],
+            vec!["001", "1", "0", "0", "-", "1"],
+            vec!["total", "4", "0", "0", "1"],
+        ]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asking_changes_nothing() {
+    let world = World::shared("status_quiet", 2).await;
+    let status = json(&world).await;
+    assert_eq!(status["shards"].as_array().unwrap().len(), 16, "the default, while nobody has set another");
+    assert_eq!(world.ask::<Vec<String>>(&format!("KEYS {}:*", world.namespace)).await, Vec::<String>::new());
+}
