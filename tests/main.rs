@@ -4,7 +4,9 @@
 mod commands;
 mod edge_events;
 mod guard;
+mod other_producers;
 mod real_streams;
 mod recorded;
 mod smoke;
+mod suites;
 mod world;
