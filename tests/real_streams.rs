@@ -78,6 +78,7 @@ async fn lands(name: &str, form: Form, shards: u16) {
     assert!(shards > 1 || counts.applied <= recording.stat("applied"), "{counts:?}");
     assert_state(&world, &recording.expected).await;
     let letters = world.dead_letters().await;
+    assert!(letters.iter().all(|letter| letter.text("dead:source_stream") == world.events_key(letter.shard)));
     assert_eq!(letters.len() as u64, counts.dead_lettered);
     assert_dead_letters(&recording, form, shards, &letters);
 }

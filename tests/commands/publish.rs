@@ -1,7 +1,7 @@
 //! `hexlane publish`.
 
 use super::{lines, run};
-use crate::world::{World, point};
+use crate::world::{World, event, point};
 
 const MIXED: [&[u8]; 7] = [
     br#"{"feature_id":"F1","version":1,"op":"create","observation_time":"2026-01-01T00:00:00Z","geometry":{"type":"Point","coordinates":[4.3,52.1]}}"#,
@@ -13,17 +13,22 @@ const MIXED: [&[u8]; 7] = [
     br#"{"feature_id":"F5","version":9,"op":"delete","observation_time":"2026-01-01T00:00:00Z"}"#,
 ];
 
-/// The events of all shards, in no order of their own.
+/// The events of one shard, in order.
+async fn sent_to(world: &World, shard: u16) -> Vec<Vec<u8>> {
+    type Entry = (String, Vec<(String, Vec<u8>)>);
+    let entries: Vec<Entry> = world.ask(&format!("XRANGE {} - +", world.events_key(shard))).await;
+    let event = |(_, mut fields): Entry| {
+        assert_eq!((fields.len(), fields[0].0.as_str()), (1, "event"));
+        fields.remove(0).1
+    };
+    entries.into_iter().map(event).collect()
+}
+
+/// The events of all shards, sorted.
 async fn sent(world: &World) -> Vec<String> {
     let mut events = Vec::new();
     for shard in 0..world.shards {
-        let entries: Vec<(String, Vec<(String, String)>)> =
-            world.ask(&format!("XRANGE {} - +", world.events_key(shard))).await;
-        for (_, fields) in entries {
-            let [(name, event)] = fields.as_slice() else { panic!("{fields:?}") };
-            assert_eq!(name, "event");
-            events.push(event.clone());
-        }
+        events.extend(sent_to(world, shard).await.into_iter().map(|event| String::from_utf8(event).unwrap()));
     }
     events.sort_unstable();
     events
@@ -99,9 +104,7 @@ async fn unchecked_sends_every_line_that_is_not_blank() {
     let ended = run(world.command(&["publish", "--unchecked"]), not_text).await;
     assert_eq!((ended.code, ended.stdout.as_str()), (0, "published 1, refused 0\n"));
     // With nothing that can be read, it is shard 0.
-    let last: Vec<(String, Vec<(String, Vec<u8>)>)> =
-        world.ask(&format!("XREVRANGE {} + - COUNT 1", world.events_key(0))).await;
-    assert_eq!(last[0].1[0].1, not_text);
+    assert_eq!(sent_to(&world, 0).await.last().unwrap(), not_text);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -142,7 +145,38 @@ async fn published_events_keep_their_order_within_a_shard() {
     let input: Vec<u8> = (1..=5000).flat_map(|version| lines(&[&point("F", version, 4.3, 52.1)])).collect();
     let ended = run(world.command(&["publish"]), &input).await;
     assert_eq!((ended.code, ended.stdout.as_str()), (0, "published 5000, refused 0\n"));
-    let entries: Vec<(String, Vec<(String, String)>)> = world.ask(&format!("XRANGE {} - +", world.events_key(0))).await;
-    let version = |event: &str| serde_json::from_str::<serde_json::Value>(event).unwrap()["version"].as_i64().unwrap();
-    assert!(entries.iter().map(|(_, fields)| version(&fields[0].1)).eq(1..=5000));
+    let version = |event: &Vec<u8>| serde_json::from_slice::<serde_json::Value>(event).unwrap()["version"].as_i64();
+    assert!(sent_to(&world, 0).await.iter().map(version).eq((1..=5000).map(Some)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_go_where_hexlane_shard_says_checked_or_not() {
+    let place = r#"{"type":"Point","coordinates":[4.3,52.1]}"#;
+    let mut events = vec![
+        event("gone", 2, "delete", "null", ""),
+        event("gone-with-geometry", 2, "delete", place, ""),
+        event("gone-with-rubbish", 2, "delete", r#"{"type":"Point","coordinates":[400,"x"]}"#, ""),
+        event("gone-with-cell", 2, "delete", place, r#","cell":"87195DA49FFFFFF""#),
+        event("own-cell", 2, "update", place, r#","cell":"8019fffffffffff""#),
+        event("collection", 2, "update", &format!(r#"{{"type":"GeometryCollection","geometries":[{place}]}}"#), ""),
+        event("high", 2, "update", r#"{"type":"LineString","coordinates":[[-7,8,9],[-6,8,9]]}"#, ""),
+        event(r"escaped\u0020\ud83d\ude00", 2, "delete", "null", ""),
+    ];
+    events.extend((0..40).map(|n| point(&format!("F{n}"), 1, f64::from(n), 52.1)));
+    let events: Vec<&[u8]> = events.iter().map(Vec::as_slice).collect();
+    for options in [&["publish"][..], &["publish", "--unchecked"], &["publish", "--shard-by", "feature"]] {
+        let world = World::shared("publish_where", 16).await;
+        let ended = run(world.command(options), &lines(&events)).await;
+        assert_eq!((ended.code, ended.stdout), (0, format!("published {}, refused 0\n", events.len())));
+        let mut met = 0;
+        for shard in 0..world.shards {
+            let found = sent_to(&world, shard).await;
+            let found: Vec<&[u8]> = found.iter().map(Vec::as_slice).collect();
+            let said = run(world.command(&["shard"]), &lines(&found)).await.stdout;
+            let key = world.events_key(shard);
+            assert!(said.lines().all(|line| line.ends_with(&format!("\t{shard}\t{key}"))), "{shard}:\n{said}");
+            met += found.len();
+        }
+        assert_eq!(met, events.len());
+    }
 }
