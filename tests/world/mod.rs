@@ -142,11 +142,12 @@ impl World {
 
     /// Every dead letter of every shard, each with its fields.
     pub async fn dead_letters(&self) -> Vec<DeadLetter> {
+        type Entry = (String, Vec<(String, Vec<u8>)>);
         let mut letters = Vec::new();
         for shard in 0..self.shards {
             let mut command = redis::cmd("XRANGE");
             command.arg(self.dead_key(shard)).arg("-").arg("+");
-            let entries: Vec<(String, Vec<(String, Vec<u8>)>)> = command.query_async(&mut self.redis()).await.unwrap();
+            let entries: Vec<Entry> = command.query_async(&mut self.redis()).await.unwrap();
             letters.extend(entries.into_iter().map(|(_, fields)| DeadLetter { shard, fields }));
         }
         letters
