@@ -3,6 +3,7 @@
 
 mod process;
 mod servers;
+mod traffic;
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 use tokio_postgres::NoTls;
 
 pub use process::{Counts, Worker, WorkerCommand};
-pub use servers::{Server, Servers};
+pub use servers::{Frozen, Server, Servers};
+pub use traffic::Traffic;
 
 /// How long a test waits for anything before it fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,7 +55,9 @@ impl World {
         let (server, _) = base_url.rsplit_once('/').unwrap();
         let database_url = format!("{server}/{unique}");
         let client = redis::Client::open(redis_url.as_str()).unwrap();
-        let redis = client.get_connection_manager().await.unwrap();
+        // The default of half a second is too short for large dead letters on a busy machine.
+        let config = redis::aio::ConnectionManagerConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
+        let redis = client.get_connection_manager_with_config(config).await.unwrap();
         let world = Self { redis_url, database_url, namespace: unique, shards, servers, redis };
         world.hexlane(&["migrate"]).await;
         world
@@ -82,6 +86,36 @@ impl World {
         let mut command = redis::cmd("XADD");
         command.arg(self.events_key(shard)).arg("*").arg("event").arg(event);
         command.query_async(&mut self.redis()).await.unwrap()
+    }
+
+    /// XADD of an entry with any fields.
+    pub async fn add_fields(&self, shard: u16, fields: &[(&str, &[u8])]) -> String {
+        let mut command = redis::cmd("XADD");
+        command.arg(self.events_key(shard)).arg("*");
+        for (name, value) in fields {
+            command.arg(*name).arg(*value);
+        }
+        command.query_async(&mut self.redis()).await.unwrap()
+    }
+
+    /// Events of one shard in one transaction: a reader gets all of them or none.
+    pub async fn add_together(&self, shard: u16, events: &[Vec<u8>]) {
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        for event in events {
+            pipe.cmd("XADD").arg(self.events_key(shard)).arg("*").arg("event").arg(event).ignore();
+        }
+        pipe.exec_async(&mut self.redis()).await.unwrap();
+    }
+
+    /// Runs SQL in this world's database.
+    pub async fn sql(&self, sql: &str) {
+        self.postgres().await.batch_execute(sql).await.unwrap();
+    }
+
+    /// What a script of `scripts/servers` does to a server of this world's own.
+    pub async fn servers(&self, act: impl FnOnce(&Servers) + Send) {
+        tokio::task::block_in_place(|| act(self.servers.as_ref().expect("a private world")));
     }
 
     /// Any Redis command, its parts separated by blanks.
@@ -228,6 +262,11 @@ pub fn seed() -> u64 {
     let seed = std::env::var("HEXLANE_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     eprintln!("seed: {seed} (set HEXLANE_TEST_SEED to choose)");
     seed
+}
+
+/// Whether random tests and outages run in full size instead of that for CI.
+pub fn full() -> bool {
+    std::env::var_os("HEXLANE_TEST_FULL").is_some_and(|value| value == "1")
 }
 
 fn needed(name: &str) -> String {

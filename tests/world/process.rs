@@ -157,6 +157,18 @@ impl Worker {
         assert!(sent.success());
     }
 
+    /// Waits until /readyz says so, or says that it is not.
+    pub async fn until_ready(&self, wanted: bool) {
+        let what = if wanted { "ready" } else { "not ready" };
+        eventually(&format!("the worker is {what}"), async || self.is_ready().await == wanted).await;
+    }
+
+    /// Waits until one line of /metrics has reached a value.
+    pub async fn until_metric(&self, name: &str, at_least: f64) {
+        let what = format!("{name} reaches {at_least}");
+        eventually(&what, async || self.metric(name).await.is_some_and(|value| value >= at_least)).await;
+    }
+
     /// SIGTERM, then its end; panics unless it exits with 0.
     pub async fn stop(mut self) -> Counts {
         self.signal("TERM");

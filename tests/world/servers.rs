@@ -47,6 +47,20 @@ impl Servers {
         run(self.folder.path(), &["kill", server.name()]);
     }
 
+    /// SIGSTOP to all its processes, until the answer is dropped.
+    pub fn freeze(&self, server: Server) -> Frozen {
+        let noted = std::fs::read_to_string(self.folder.path().join(format!("{}.pid", server.name()))).unwrap();
+        let main = noted.split(' ').next().unwrap().to_owned();
+        let mut frozen = Frozen { pids: vec![main.clone()] };
+        // The main process first, or it would go on to start others.
+        signal("STOP", &frozen.pids);
+        let children = Command::new("ps").args(["-o", "pid=", "--ppid", &main]).output().unwrap();
+        let children = String::from_utf8(children.stdout).unwrap();
+        frozen.pids.extend(children.split_whitespace().map(str::to_owned));
+        signal("STOP", &frozen.pids);
+        frozen
+    }
+
     /// On the same port, with the same data.
     pub fn restart(&self, server: Server) {
         run(self.folder.path(), &["start", server.name()]);
@@ -58,6 +72,22 @@ impl Drop for Servers {
         // Before the folder goes, or nobody knows the processes any more.
         run(self.folder.path(), &["stop", "--purge"]);
     }
+}
+
+/// A server that does not answer and does not go away.
+pub struct Frozen {
+    pids: Vec<String>,
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        signal("CONT", &self.pids);
+    }
+}
+
+/// A process that has ended meanwhile is no error.
+fn signal(name: &str, pids: &[String]) {
+    Command::new("kill").args(["-s", name]).args(pids).status().unwrap();
 }
 
 fn run(folder: &Path, args: &[&str]) -> String {
