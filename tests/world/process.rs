@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use tempfile::TempDir;
@@ -165,8 +165,11 @@ impl Worker {
 
     /// Waits until one line of /metrics has reached a value.
     pub async fn until_metric(&self, name: &str, at_least: f64) {
-        let what = format!("{name} reaches {at_least}");
-        eventually(&what, async || self.metric(name).await.is_some_and(|value| value >= at_least)).await;
+        let start = Instant::now();
+        while self.metric(name).await.is_none_or(|value| value < at_least) {
+            assert!(start.elapsed() < PATIENCE, "{name} does not reach {at_least}:\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// SIGTERM, then its end; panics unless it exits with 0.
