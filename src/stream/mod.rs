@@ -158,7 +158,7 @@ impl Stream {
     }
 }
 
-/// Judges an error of the driver.
+/// Judges an error of the driver; of a pipeline, the first one.
 fn failure(error: &RedisError, doing: &str) -> Failure {
     let text = |what: &str| format!("{doing}: {what}");
     if error.is_timeout() {
@@ -167,10 +167,15 @@ fn failure(error: &RedisError, doing: &str) -> Failure {
     if error.kind() == ErrorKind::AuthenticationFailed {
         return Failure::redis("WRONGPASS", text("the server refused user or password"));
     }
-    match error.code() {
+    let answers = error.clone().into_server_errors();
+    let (code, detail) = match answers.as_deref() {
+        Some([(_, first), ..]) => (Some(first.code()), first.details()),
+        _ => (error.code(), error.detail()),
+    };
+    match code {
         // Also what a script's pcall hands on: `ERR`, with the real code at the head of the detail.
         Some(code) => {
-            let detail = error.detail().unwrap_or_default();
+            let detail = detail.unwrap_or_default();
             let named = ["NOGROUP", "WRONGTYPE", "OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM"]
                 .into_iter()
                 .find(|known| code == "ERR" && detail.contains(known))
