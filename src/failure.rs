@@ -96,6 +96,11 @@ impl Failure {
         Self { target, class: Class::Fatal, code: code.to_owned(), text, remedy: Some(remedy) }
     }
 
+    /// Whether the server did not answer at all.
+    pub fn is_silence(&self) -> bool {
+        matches!(self.code.as_str(), "io" | "timeout")
+    }
+
     /// Whether waiting will not help.
     pub fn is_fatal(&self) -> bool {
         self.class == Class::Fatal

@@ -13,7 +13,7 @@ use crate::store::statement::Stored;
 use super::coalesce::{self, Group};
 use super::{Item, Lane};
 
-/// How often the same work may end its connection while the server answers otherwise.
+/// How often the same work may fail while the server takes other rows.
 const MOST_SUSPECT_FAILURES: u32 = 3;
 
 /// What becomes of one entry.
@@ -161,25 +161,30 @@ impl Lane {
                 Err(failure) => failure,
             };
             trouble.add(&failure, self.shard);
-            retry.pause(&self.shared.abort).await.then_some(())?;
             if failure.class == Class::Suspect {
-                self.wait_until_writable(&mut trouble).await?;
-                suspect += 1;
+                let at_once = self.until_rows_are_taken(&mut trouble).await?;
+                // A crash of one backend takes them all down for a moment; but a server that is too
+                // slow, or out of memory, for other rows as well is not to be blamed on these.
+                suspect = if at_once || failure.is_silence() { suspect + 1 } else { 0 };
                 if suspect >= MOST_SUSPECT_FAILURES {
                     return Some(Err(failure));
                 }
             }
+            retry.pause(&self.shared.abort).await.then_some(())?;
         }
     }
 
-    /// An outage is nobody's fault: only failures with an answering server around them count.
-    async fn wait_until_writable(&self, trouble: &mut Trouble<'_>) -> Option<()> {
+    /// An outage is nobody's fault: only failures with a server around them that takes other rows
+    /// count. Waits until it does; whether it did at once.
+    async fn until_rows_are_taken(&self, trouble: &mut Trouble<'_>) -> Option<bool> {
         let mut retry = self.shared.settings.retry.start();
-        while let Err(failure) = self.unless_aborted(self.shared.store.probe_write()).await? {
+        let mut at_once = true;
+        while let Err(failure) = self.unless_aborted(self.shared.store.rehearse()).await? {
+            at_once = false;
             trouble.add(&failure, self.shard);
             retry.pause(&self.shared.abort).await.then_some(())?;
         }
-        Some(())
+        Some(at_once)
     }
 
     async fn send(&self, events: &[&Event], part: &[Group], fates: &mut Fates) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 use super::parameter::{Ewkb, Json, Micros};
 use super::{Store, give_back, in_time};
 use crate::event::{Event, Key, Outcome};
-use crate::failure::Failure;
+use crate::failure::{Class, Failure};
 
 /// The write itself. The comparison is strict: an equal key changes nothing.
 /// Rows come sorted by feature, so that concurrent statements lock in one order.
@@ -75,6 +75,23 @@ const LOOK_UP: &str = "SELECT s.version, s.observation_time, p.event_id IS NOT N
     LEFT JOIN processed_event p ON p.feature_id = asked.feature_id AND p.event_id = asked.event_id
         AND p.processed_at >= now() - make_interval(secs => $3::double precision)
     ORDER BY n";
+
+/// A row of our own, inserted and updated, and taken back before the statement ends: whoever is
+/// slow or broken for every row is so for this one too. The sub-block's error undoes its work
+/// without failing the statement, so no transaction is ever left open. By backend, so that no two
+/// wait for each other.
+const REHEARSE: &str = "DO $$
+BEGIN
+    FOR round IN 1..2 LOOP
+        INSERT INTO feature_state AS s (feature_id, version, op, observation_time, geometry)
+        VALUES ('hexlane rehearsal ' || pg_backend_pid(), round, 'create', now(), 'SRID=4326;POINT(0 0)')
+        ON CONFLICT (feature_id) DO UPDATE SET version = excluded.version, geometry = excluded.geometry
+        WHERE excluded.version > s.version;
+    END LOOP;
+    RAISE EXCEPTION USING ERRCODE = 'HX001';
+EXCEPTION WHEN SQLSTATE 'HX001' THEN
+    NULL;
+END $$";
 
 /// What is stored about the feature of one event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,6 +197,21 @@ impl Store {
     /// As judged by [`Failure::postgres`].
     pub async fn probe_write(&self) -> Result<(), Failure> {
         self.write_newest(&[]).await.map(|_| ())
+    }
+
+    /// Writes a row and takes it back: proves that the database takes rows at all, which a write
+    /// without any does not. A constraint of somebody's that refuses the row is an answer too.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::postgres`].
+    pub async fn rehearse(&self) -> Result<(), Failure> {
+        let doing = "rehearsing a write";
+        let client = self.connection(doing).await?;
+        let answer = in_time(self.deadline, doing, client.batch_execute(REHEARSE)).await;
+        match give_back(client, answer) {
+            Err(failure) if failure.class == Class::Row => Ok(()),
+            answer => answer,
+        }
     }
 }
 
