@@ -1,14 +1,19 @@
 //! Every promise against real servers, each test in a namespace and a database of its own.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
+mod batches;
 mod commands;
 mod crash;
+mod dead_letters;
 mod edge_events;
 mod guard;
 mod other_producers;
+mod outage;
 mod real_streams;
 mod recorded;
+mod reorder;
 mod servers_down;
+mod shutdown;
 mod smoke;
 mod suites;
 mod world;

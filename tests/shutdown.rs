@@ -18,7 +18,7 @@ async fn leaves_in_order(worker: &mut Worker) -> crate::world::Counts {
     counts
 }
 
-async fn unread_is_delivered(world: &World, count: u64) {
+async fn until_in_hand(world: &World, count: u64) {
     eventually("entries are in hand", async || world.pending().await >= count).await;
 }
 
@@ -76,7 +76,7 @@ async fn a_worker_leaves_during_an_outage_and_its_namesake_goes_on() {
     world.servers(|servers| servers.stop(Server::Postgres)).await;
     let events: Vec<_> = (0..100).map(|n| point(&format!("p{n}"), 1, 4.3, 52.1)).collect();
     world.add_together(0, &events).await;
-    unread_is_delivered(&world, 100).await;
+    until_in_hand(&world, 100).await;
     worker.signal("TERM");
     let counts = leaves_in_order(&mut worker).await;
     assert_eq!((counts.read, counts.released), (100, 100));
@@ -93,7 +93,7 @@ async fn a_worker_leaves_during_an_outage_and_its_namesake_goes_on() {
     holder.batch_execute("BEGIN; LOCK TABLE feature_state IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let events: Vec<_> = (0..100).map(|n| point(&format!("r{n}"), 1, 4.3, 52.1)).collect();
     world.add_together(0, &events).await;
-    unread_is_delivered(&world, 100).await;
+    until_in_hand(&world, 100).await;
     world.servers(|servers| servers.kill(Server::Redis)).await;
     holder.batch_execute("COMMIT").await.unwrap();
     // Written, and nowhere to say so.
@@ -102,7 +102,7 @@ async fn a_worker_leaves_during_an_outage_and_its_namesake_goes_on() {
     let counts = leaves_in_order(&mut worker).await;
     assert_eq!((counts.read, counts.released), (100, 100));
     world.servers(|servers| servers.restart(Server::Redis)).await;
-    assert_eq!(world.pending().await, 100);
+    until_in_hand(&world, 100).await;
     let worker = named().ready().await;
     world.drained().await;
     assert_eq!(worker.stop().await.stale, 100, "the guard knows what was written");
@@ -125,7 +125,7 @@ async fn a_second_signal_ends_at_once() {
         holder.batch_execute("BEGIN; LOCK TABLE feature_state IN ACCESS EXCLUSIVE MODE").await.unwrap();
         let events: Vec<_> = (0..50).map(|n| point(&format!("{first}{n}"), 1, 4.3, 52.1)).collect();
         world.add_together(0, &events).await;
-        unread_is_delivered(&world, 50).await;
+        until_in_hand(&world, 50).await;
         worker.signal(first);
         eventually("it is stopping", async || worker.log().contains("finishing what is in hand")).await;
         assert_eq!(world.pending().await, 50);
