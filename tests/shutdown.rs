@@ -113,6 +113,14 @@ async fn a_worker_leaves_during_an_outage_and_its_namesake_goes_on() {
     worker.until_ready(false).await;
     worker.signal("TERM");
     assert_eq!(leaves_in_order(&mut worker).await.read, 0);
+
+    // Idle, and Redis is there but does not answer.
+    world.servers(|servers| servers.restart(Server::Redis)).await;
+    let mut worker = named().set("BLOCK", FOR_EVER).set("DRAIN_TIMEOUT", "500ms").ready().await;
+    let frozen = tokio::task::block_in_place(|| world.servers.as_ref().unwrap().freeze(Server::Redis));
+    worker.signal("TERM");
+    assert_eq!(leaves_in_order(&mut worker).await.read, 0);
+    drop(frozen);
 }
 
 #[tokio::test(flavor = "multi_thread")]

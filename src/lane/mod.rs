@@ -99,13 +99,20 @@ impl Item {
 pub async fn run(shard: u16, shared: Shared) -> Result<(), tokio::task::JoinError> {
     let held = Arc::new(Held::default());
     let (ahead, batches) = mpsc::channel(AHEAD);
-    let intake = tokio::spawn(intake::run(shard, shared.clone(), held.clone(), ahead));
+    let mut intake = tokio::spawn(intake::run(shard, shared.clone(), held.clone(), ahead));
     shared.meter.lanes(1);
     let reorder = Reorder::default();
     let lane = Lane { shard, shared: shared.clone(), held: held.clone(), batches, reorder, ready: Vec::new() };
     lane.run().await;
     // The lane has dropped its end of the channel, which ends an intake that is handing over.
-    let intake = intake.await;
+    let intake = tokio::select! {
+        ended = &mut intake => ended,
+        // It may be waiting for a Redis that does not answer.
+        () = shared.abort.cancelled() => {
+            intake.abort();
+            intake.await.or_else(|error| if error.is_cancelled() { Ok(()) } else { Err(error) })
+        }
+    };
     shared.meter.released(held.count());
     shared.meter.lanes(-1);
     intake
