@@ -21,7 +21,7 @@ async fn the_same_feature_several_times_in_one_batch() {
     ] {
         world.add(0, &event).await;
     }
-    let counts = world.worker().once().await;
+    let counts = world.drain_in_one_batch().await;
     assert_eq!((counts.read, counts.applied, counts.superseded), (6, 3, 3));
     assert_eq!(world.state("d1").await, Some((3, "update".into())));
     assert_eq!(world.state("d2").await, Some((1, "update".into())));
@@ -49,7 +49,7 @@ async fn the_same_feature_several_times_in_one_batch_with_event_ids() {
     ] {
         world.add(0, &event).await;
     }
-    let counts = world.worker().once().await;
+    let counts = world.drain_in_one_batch().await;
     let outcomes = (counts.read, counts.applied, counts.superseded, counts.duplicate);
     assert_eq!(outcomes, (7, 3, 3, 1));
     assert_eq!(world.state("d1").await, Some((3, "update".into())));
@@ -61,7 +61,7 @@ async fn the_same_feature_several_times_in_one_batch_with_event_ids() {
         world.add(0, &with_id(feature_id, 10, "update", event_id)).await;
     }
     world.add(0, &with_id("d2", 10, "update", "b")).await;
-    let counts = world.worker().once().await;
+    let counts = world.drain_in_one_batch().await;
     assert_eq!((counts.duplicate, counts.applied), (4, 1));
     assert_eq!(world.state("d1").await, Some((3, "update".into())));
 }

@@ -5,6 +5,8 @@ use crate::world::{DeadLetter, World, delete, event, eventually, point};
 const POINT: &str = r#"{"type":"Point","coordinates":[4.3,52.1]}"#;
 const BAD_GEOMETRY: &str = r#"{"type":"Point","coordinates":[4.3]}"#;
 
+type Fields<'a> = &'a [(&'a str, &'a [u8])];
+
 /// The fields that the producer sent, as they lie in the dead letter.
 fn original(letter: &DeadLetter) -> Vec<(&str, &[u8])> {
     let own = |name: &str| name.starts_with("dead:");
@@ -18,7 +20,7 @@ fn reasons(letters: &[DeadLetter]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn entries_that_cannot_be_decoded_keep_their_bytes() {
     let world = World::shared("undecodable", 1).await;
-    let cases: [(&[(&str, &[u8])], &str); 8] = [
+    let cases: [(Fields<'_>, &str); 8] = [
         (&[("other", b"x")], "no_event_field"),
         (&[("event", b"{bad")], "not_json"),
         (&[("event", b"")], "not_json"),
@@ -149,7 +151,7 @@ async fn an_event_superseded_by_one_that_the_database_refuses_takes_its_place() 
     ] {
         world.add(0, &event).await;
     }
-    let counts = world.worker().once().await;
+    let counts = world.drain_in_one_batch().await;
     let state = async |feature_id: &str| world.state(feature_id).await.map(|(version, _)| version);
     assert_eq!(state("plain").await, Some(1));
     assert_eq!(state("three").await, Some(1));
@@ -266,7 +268,7 @@ async fn a_bad_geometry_in_a_batch_is_judged_by_what_entered_before_it() {
     ] {
         world.add(0, &event).await;
     }
-    let counts = world.worker().once().await;
+    let counts = world.drain_in_one_batch().await;
     assert_eq!((counts.applied, counts.stale, counts.dead_lettered), (4, 1, 5), "{counts:?}");
     let mut dead: Vec<_> = world.dead_letters().await.iter().map(|letter| letter.text("dead:feature_id")).collect();
     dead.sort();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::NoTls;
 
 pub use process::{Counts, Worker, WorkerCommand};
-pub use servers::{Frozen, Server, Servers};
+pub use servers::{Server, Servers};
 pub use traffic::Traffic;
 
 /// How long a test waits for anything before it fails.
@@ -126,6 +126,12 @@ impl World {
             cmd.arg(part);
         }
         cmd.query_async(&mut self.redis()).await.unwrap()
+    }
+
+    /// Drains what was added before in one batch: without a window, because it might have passed
+    /// for the first of them and not for the last.
+    pub async fn drain_in_one_batch(&self) -> Counts {
+        self.worker().set("REORDER_WINDOW", "0s").once().await
     }
 
     /// A worker process with settings fit for tests; not started yet.
