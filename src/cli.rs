@@ -51,8 +51,10 @@ pub enum Command {
     Publish(PublishArgs),
     /// Bring the database schema up; safe from many processes at once.
     Migrate(MigrateArgs),
-    /// Show what each shard holds.
+    /// Show what each shard holds and who owns it.
     Status(StatusArgs),
+    /// Show how many shards there are and how events find theirs.
+    Topology(TopologyShowArgs),
     /// For NDJSON events on stdin, show the shard of each: feature_id, cell or -, shard, stream key.
     Shard(ShardArgs),
 }
@@ -182,9 +184,21 @@ pub struct WorkerArgs {
     /// The longest block of one read.
     #[arg(long, env = "HEXLANE_BLOCK", default_value = "2s", value_parser = parse_pause)]
     pub block: Duration,
-    /// Entries that another consumer has not settled for this time are taken over.
+    /// The longest pause between two looks at the list of pending entries.
     #[arg(long, env = "HEXLANE_MIN_IDLE", default_value = "60s", value_parser = parse_pause)]
     pub min_idle: Duration,
+    /// How often an entry may end the process that prepares it; then it is a dead letter.
+    #[arg(long, env = "HEXLANE_MAX_DELIVERIES", default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..))]
+    pub max_deliveries: u64,
+    /// How long a shard stays a worker's without being renewed.
+    #[arg(long, env = "HEXLANE_LEASE", default_value = "10s", value_parser = parse_pause)]
+    pub lease: Duration,
+    /// How often leases are renewed.
+    #[arg(long, env = "HEXLANE_RENEW", default_value = "3s", value_parser = parse_pause)]
+    pub renew: Duration,
+    /// A worker that holds work and cannot write gives its shards back after this time, if another is live.
+    #[arg(long, env = "HEXLANE_YIELD_AFTER", default_value = "60s", value_parser = parse_pause)]
+    pub yield_after: Duration,
     /// How long an event waits for older ones of its feature; 0s is off.
     #[arg(long, env = "HEXLANE_REORDER_WINDOW", default_value = "200ms", value_parser = parse_duration)]
     pub reorder_window: Duration,
@@ -217,8 +231,16 @@ impl WorkerArgs {
         if self.retry.retry_base > self.retry.retry_cap {
             return Err("--retry-base is longer than --retry-cap".into());
         }
-        if self.reorder_window >= self.min_idle {
-            return Err("--reorder-window is not shorter than --min-idle: held events would be taken over".into());
+        if self.renew * 2 > self.lease {
+            return Err("--renew is more than half of --lease: one lost renewal would lose the lease".into());
+        }
+        if self.block >= self.lease.saturating_sub(self.renew) {
+            return Err("--block is not shorter than --lease less --renew: a worker that was frozen could still be \
+                        handed entries of a shard that it has lost"
+                .into());
+        }
+        if self.reorder_window >= self.lease {
+            return Err("--reorder-window is not shorter than --lease: held events would outlive it".into());
         }
         if self.block.as_millis() == 0 {
             return Err("--block is below 1ms: Redis would block for ever".into());
@@ -289,6 +311,17 @@ pub struct StatusArgs {
     #[allow(missing_docs)]
     pub redis: RedisArgs,
     /// One JSON object instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `hexlane topology`.
+#[derive(Clone, Debug, Args)]
+pub struct TopologyShowArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub redis: RedisArgs,
+    /// One JSON object instead of lines.
     #[arg(long)]
     pub json: bool,
 }

@@ -6,7 +6,8 @@
 //! ```
 //! An event meets the modules in this order: [`stream`] reads it, [`judge`] decodes and validates
 //! it, [`lane`] holds, coalesces, writes and settles it through [`store`] and [`stream`].
-//! [`worker`] runs one lane for each shard.
+//! [`fleet`] gives each shard to one worker at a time,
+//! and [`worker`] runs one lane for each shard that is its own.
 //!
 //! # The guarantee
 //! Delivery is at least once; the guard in [`store`]'s statement makes an event that comes twice,
@@ -27,6 +28,7 @@ pub mod cli;
 pub mod commands;
 pub mod event;
 pub mod failure;
+pub mod fleet;
 pub mod judge;
 pub mod lane;
 pub mod metrics;

@@ -184,6 +184,16 @@ impl Keys {
     pub fn dead(&self, shard: u16) -> String {
         format!("{}:{{{shard:03}}}:dead", self.namespace)
     }
+
+    /// The lease of a shard.
+    pub fn owner(&self, shard: u16) -> String {
+        format!("{}:{{{shard:03}}}:owner", self.namespace)
+    }
+
+    /// The live workers.
+    pub fn workers(&self) -> String {
+        format!("{}:workers", self.namespace)
+    }
 }
 
 #[cfg(test)]

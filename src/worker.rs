@@ -1,18 +1,20 @@
-//! Start, run and leave: one lane for each shard, and the order in which things end.
+//! Start, run and leave: what has to be right before the first entry is read, and what ends it all.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinSet;
+use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Watched};
 use crate::cli::WorkerArgs;
 use crate::event::EntryId;
 use crate::failure::{Failure, RetryPolicy};
-use crate::lane::{self, LaneSettings, Shared};
+use crate::fleet::yielding::WriteHealth;
+use crate::fleet::{Fleet, FleetSettings};
+use crate::lane::{LaneSettings, Shared};
 use crate::metrics::Meter;
 use crate::shard::{Keys, Topology};
 use crate::store::{Store, StoreSettings};
@@ -65,38 +67,33 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
         shards = topology.shards, shard_by = %topology.shard_by, h3_resolution = %topology.h3_resolution,
         ?settings, "settings in force"
     );
-    let shared = Shared { stream, store, meter: meter.clone(), settings, stop: stop.clone(), abort: abort.clone() };
+    let shared = Shared {
+        stream,
+        store,
+        meter: meter.clone(),
+        settings,
+        write_health: WriteHealth::default(),
+        preparing: Arc::new(RwLock::new(())),
+        stop: stop.clone(),
+        abort: abort.clone(),
+    };
     let targets = match args.once {
         true => until_up(retry, &stop, async || last_ids(&shared.stream, topology).await)
             .await
             .map_err(|failure| failure.to_string())?,
         false => None,
     };
-    let mut lanes = JoinSet::new();
-    for shard in 0..topology.shards {
-        lanes.spawn(lane::run(shard, shared.clone()));
-    }
-    started.store(true, Ordering::Relaxed);
     tokio::spawn(keep_clock(shared.stream.clone(), stop.clone()));
     if let Some(targets) = targets {
         tokio::spawn(stop_when_drained(shared.stream.clone(), targets, stop.clone()));
     }
     tokio::spawn(limit_drain(args.drain_timeout, stop.clone(), abort));
 
-    let mut broken = None;
-    while let Some(ended) = lanes.join_next().await {
-        let error = match ended {
-            Ok(Ok(())) if stop.is_cancelled() => continue,
-            Ok(Ok(())) => "it ended by itself".to_owned(),
-            Ok(Err(error)) | Err(error) => error.to_string(),
-        };
-        // The others finish what they hold; whoever restarts the process takes over the rest.
-        stop.cancel();
-        broken = Some(format!("a lane has failed: {error}"));
-    }
+    let fleet = FleetSettings { lease: args.lease, renew: args.renew, yield_after: args.yield_after };
+    let ended = Fleet::new(shared, fleet, topology, &name, started).run().await;
     let summary = meter.summary();
     tracing::info!(counts = summary, "stopped");
-    broken.map_or(Ok(summary), Err)
+    ended.map(|()| summary)
 }
 
 /// Tries until it works; `None` if `stop` came first.
@@ -237,6 +234,7 @@ fn lane_settings(args: &WorkerArgs, topology: Topology) -> LaneSettings {
     LaneSettings {
         block: args.block,
         min_idle: args.min_idle,
+        max_deliveries: args.max_deliveries,
         reorder_window: args.reorder_window,
         batch_rows: args.batch_rows,
         batch_bytes: (BATCH_BYTES_OF_ALL_LANES / usize::from(topology.shards).max(1)).max(BATCH_BYTES_AT_LEAST),

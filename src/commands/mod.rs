@@ -4,6 +4,7 @@ pub mod migrate;
 pub mod publish;
 pub mod shard;
 pub mod status;
+pub mod topology;
 
 use std::io::{self, BufRead, Read};
 

@@ -23,7 +23,8 @@ pub async fn run(args: StatusArgs) -> Result<(), String> {
         shards.push((shard, stream.shard_state(shard).await.map_err(|failure| failure.to_string())?));
     }
     let now_ms = stream.server_now_ms();
-    let text = if args.json { json(&shards, now_ms) } else { table(&shards, now_ms) };
+    let workers = stream.live_workers().await.map_err(|failure| failure.to_string())?;
+    let text = if args.json { json(&shards, &workers, now_ms) } else { table(&shards, &workers, now_ms) };
     std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
 }
 
@@ -33,7 +34,7 @@ fn oldest_pending_seconds(state: &ShardState, now_ms: i64) -> Option<f64> {
     Some(now_ms.saturating_sub_unsigned(oldest.ms).max(0) as f64 / 1000.0)
 }
 
-fn json(shards: &[(u16, ShardState)], now_ms: i64) -> String {
+fn json(shards: &[(u16, ShardState)], workers: &[String], now_ms: i64) -> String {
     let rows: Vec<_> = shards
         .iter()
         .map(|(shard, state)| {
@@ -44,6 +45,7 @@ fn json(shards: &[(u16, ShardState)], now_ms: i64) -> String {
                 "pending": state.pending,
                 "oldest_pending_seconds": oldest_pending_seconds(state, now_ms),
                 "dead_letters": state.dead,
+                "owner": state.owner.as_deref().map(name),
             })
         })
         .collect();
@@ -55,11 +57,12 @@ fn json(shards: &[(u16, ShardState)], now_ms: i64) -> String {
         "pending": sum(|state| state.pending),
         "dead_letters": sum(|state| state.dead),
     });
-    format!("{}\n", serde_json::json!({ "shards": rows, "totals": totals }))
+    let names: Vec<&str> = workers.iter().map(|token| name(token)).collect();
+    format!("{}\n", serde_json::json!({ "shards": rows, "workers": names, "totals": totals }))
 }
 
-fn table(shards: &[(u16, ShardState)], now_ms: i64) -> String {
-    let mut out = row("shard", ["length", "lag", "pending", "oldest", "dead"].map(String::from));
+fn table(shards: &[(u16, ShardState)], workers: &[String], now_ms: i64) -> String {
+    let mut out = row("shard", ["length", "lag", "pending", "oldest", "dead"].map(String::from), "owner");
     let (mut length, mut lag, mut pending, mut dead) = (0, Some(0), 0, 0);
     let shown = |lag: Option<u64>| lag.map_or_else(|| "?".to_owned(), |lag| lag.to_string());
     for (shard, state) in shards {
@@ -70,14 +73,22 @@ fn table(shards: &[(u16, ShardState)], now_ms: i64) -> String {
         let oldest = oldest_pending_seconds(state, now_ms).map_or_else(|| "-".to_owned(), |age| format!("{age:.1}s"));
         let columns =
             [state.length.to_string(), shown(state.unread), state.pending.to_string(), oldest, state.dead.to_string()];
-        out.push_str(&row(&format!("{shard:03}"), columns));
+        out.push_str(&row(&format!("{shard:03}"), columns, state.owner.as_deref().map_or("-", name)));
     }
     let totals = [length.to_string(), shown(lag), pending.to_string(), String::new(), dead.to_string()];
-    out.push_str(&row("total", totals));
+    out.push_str(&row("total", totals, &format!("{} workers", workers.len())));
+    for token in workers {
+        out.push_str(&format!("live worker: {}\n", name(token)));
+    }
     out
 }
 
-fn row(first: &str, columns: [String; 5]) -> String {
+/// A worker's name, without what tells its processes apart.
+fn name(token: &str) -> &str {
+    token.rsplit_once('/').map_or(token, |(name, _)| name)
+}
+
+fn row(first: &str, columns: [String; 5], owner: &str) -> String {
     let [length, lag, pending, oldest, dead] = columns;
-    format!("{first:<6}{length:>12}{lag:>12}{pending:>12}{oldest:>12}{dead:>8}\n")
+    format!("{first:<6}{length:>12}{lag:>12}{pending:>12}{oldest:>12}{dead:>8}  {owner}\n")
 }

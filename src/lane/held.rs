@@ -7,9 +7,10 @@ use crate::event::EntryId;
 
 /// Counts copies: after a group was made again, an entry in hand is delivered a second time.
 #[derive(Debug, Default)]
-pub(super) struct Held(Mutex<HashMap<EntryId, u32>>);
+pub struct Held(Mutex<HashMap<EntryId, u32>>);
 
 impl Held {
+    /// Entries come into hand.
     pub fn add(&self, ids: impl Iterator<Item = EntryId>) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for id in ids {
@@ -35,6 +36,7 @@ impl Held {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
+    /// How many entries are in hand, copies counted.
     pub fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().map(|copies| *copies as usize).sum()
     }

@@ -11,23 +11,27 @@ mod held;
 mod intake;
 pub mod reorder;
 mod settle;
+mod takeover;
 mod write;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use h3o::Resolution;
-use tokio::sync::mpsc;
+use tokio::sync::{RwLock, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::event::{EntryId, Event, Rejection};
 use crate::failure::RetryPolicy;
+use crate::fleet::lease::Lease;
+use crate::fleet::yielding::WriteHealth;
 use crate::judge::Limits;
 use crate::metrics::Meter;
 use crate::store::Store;
 use crate::stream::Stream;
-use held::Held;
+pub use held::Held;
 use reorder::Reorder;
 
 /// Decoded batches that may wait for the lane.
@@ -38,8 +42,10 @@ const AHEAD: usize = 4;
 pub struct LaneSettings {
     /// The longest block of one read.
     pub block: Duration,
-    /// Pending entries of others are taken over after this time.
+    /// The longest pause between two looks at the pending list.
     pub min_idle: Duration,
+    /// An entry whose handling has ended the process more often is a dead letter.
+    pub max_deliveries: u64,
     /// How long an event waits for an older one of its feature.
     pub reorder_window: Duration,
     /// The most events in one statement.
@@ -65,10 +71,25 @@ pub struct Shared {
     pub meter: Arc<Meter>,
     /// Settings.
     pub settings: Arc<LaneSettings>,
+    /// Whether the database takes what is written.
+    pub write_health: WriteHealth,
+    /// Held for writing while an entry that may end the process is prepared by itself.
+    pub preparing: Arc<RwLock<()>>,
     /// Cancelled: read nothing more, write and settle what is in hand.
     pub stop: CancellationToken,
     /// Cancelled: leave at once; what is in hand stays pending.
     pub abort: CancellationToken,
+}
+
+/// What a lane has for as long as it owns its shard.
+#[derive(Clone)]
+pub struct Term {
+    /// Until when the shard may be touched.
+    pub lease: Arc<Lease>,
+    /// Set by the fleet when more is pending than is held here.
+    pub take_over: Arc<AtomicBool>,
+    /// What is in hand.
+    pub held: Arc<Held>,
 }
 
 /// An entry, decoded and judged.
@@ -92,19 +113,20 @@ impl Item {
     }
 }
 
-/// Runs the lane of one shard until it is told to stop.
+/// Runs the lane of one shard until it is told to stop, or its lease is over.
 ///
 /// # Errors
 /// Only if its intake ended by a panic; what is in hand stays pending.
-pub async fn run(shard: u16, shared: Shared) -> Result<(), tokio::task::JoinError> {
-    let held = Arc::new(Held::default());
+pub async fn run(shard: u16, shared: Shared, term: Term) -> Result<(), tokio::task::JoinError> {
     let (ahead, batches) = mpsc::channel(AHEAD);
-    let mut intake = tokio::spawn(intake::run(shard, shared.clone(), held.clone(), ahead));
+    let mut intake = tokio::spawn(intake::run(shard, shared.clone(), term.clone(), ahead));
     shared.meter.lanes(1);
     let reorder = Reorder::default();
-    let lane = Lane { shard, shared: shared.clone(), held: held.clone(), batches, reorder, ready: Vec::new() };
+    let lane = Lane { shard, shared: shared.clone(), term: term.clone(), batches, reorder, ready: Vec::new() };
     lane.run().await;
-    // The lane has dropped its end of the channel, which ends an intake that is handing over.
+    // The lane has dropped its end of the channel, which ends an intake that is handing over; one
+    // that is reading ends by this.
+    shared.stop.cancel();
     let intake = tokio::select! {
         ended = &mut intake => ended,
         // It may be waiting for a Redis that does not answer.
@@ -113,7 +135,7 @@ pub async fn run(shard: u16, shared: Shared) -> Result<(), tokio::task::JoinErro
             intake.await.or_else(|error| if error.is_cancelled() { Ok(()) } else { Err(error) })
         }
     };
-    shared.meter.released(held.count());
+    shared.meter.released(term.held.count());
     shared.meter.lanes(-1);
     intake
 }
@@ -122,7 +144,7 @@ pub async fn run(shard: u16, shared: Shared) -> Result<(), tokio::task::JoinErro
 struct Lane {
     shard: u16,
     shared: Shared,
-    held: Arc<Held>,
+    term: Term,
     batches: mpsc::Receiver<Vec<Item>>,
     reorder: Reorder,
     /// Due to be written, in order.
@@ -132,7 +154,7 @@ struct Lane {
 impl Lane {
     async fn run(mut self) {
         let mut ended = false;
-        while !self.shared.abort.is_cancelled() {
+        while !self.shared.abort.is_cancelled() && self.term.lease.is_held() {
             ended = self.admit_waiting() || ended;
             self.reorder.release_due(Instant::now(), &mut self.ready);
             if ended {

@@ -9,7 +9,8 @@ use super::Lane;
 use super::write::Fate;
 
 impl Lane {
-    /// Settles every entry of a batch, trying until Redis answers; `None` if the worker is leaving.
+    /// Settles every entry of a batch, trying until Redis answers; `None` if the worker is
+    /// leaving or the lease is over.
     pub(super) async fn settle(&self, fates: Vec<(EntryId, Fate)>) -> Option<()> {
         let now_ms = self.shared.stream.server_now_ms();
         self.shared.meter.committed(fates.iter().map(|(id, _)| *id), now_ms);
@@ -29,7 +30,7 @@ impl Lane {
         self.persist(|| self.shared.stream.ack(self.shard, &ids)).await?;
         for (id, outcome) in settled {
             self.shared.meter.settled(*outcome);
-            self.held.remove(*id);
+            self.term.held.remove(*id);
         }
         Some(())
     }
@@ -52,7 +53,7 @@ impl Lane {
                 }
                 Burial::GroupGone => self.shared.meter.released(1),
             }
-            self.held.remove(*id);
+            self.term.held.remove(*id);
         }
         if let Some((first, rejection)) = dead.first() {
             // One line a batch, however many there are; the dead letters themselves say the rest.
@@ -70,6 +71,9 @@ impl Lane {
         let mut trouble = Trouble::none(&self.shared.meter);
         let mut retry = self.shared.settings.retry.start();
         loop {
+            if !self.term.lease.is_held() {
+                return None;
+            }
             let answer = tokio::select! {
                 answer = work() => answer,
                 () = self.shared.abort.cancelled() => return None,

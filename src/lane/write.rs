@@ -32,7 +32,7 @@ impl Fate {
 }
 
 impl Lane {
-    /// The fate of every item; `None` if the worker is leaving.
+    /// The fate of every item; `None` if the worker is leaving or the lease is over.
     pub(super) async fn write(&self, batch: Vec<Item>) -> Option<Vec<(EntryId, Fate)>> {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         for item in batch {
@@ -155,12 +155,14 @@ impl Lane {
             let failure = match self.unless_aborted(self.send(events, part, fates)).await? {
                 Ok(()) => {
                     trouble.end(self.shard);
+                    self.shared.write_health.succeeded();
                     return Some(Ok(()));
                 }
                 Err(failure) if failure.class == Class::Row => return Some(Err(failure)),
                 Err(failure) => failure,
             };
             trouble.add(&failure, self.shard);
+            self.shared.write_health.failed();
             if failure.class == Class::Suspect {
                 let at_once = self.until_rows_are_taken(&mut trouble).await?;
                 // A crash of one backend takes them all down for a moment; but a server that is too
@@ -209,9 +211,12 @@ impl Lane {
         Ok(())
     }
 
-    /// `None` if the worker is leaving at once. The statement then runs to its end on the server
+    /// `None` if the lease is over, or the worker is leaving at once. The statement then runs to its end on the server
     /// and its entries stay pending: what it wrote, the guard knows.
     async fn unless_aborted<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        if !self.term.lease.is_held() {
+            return None;
+        }
         tokio::select! {
             answer = work => Some(answer),
             () = self.shared.abort.cancelled() => None,

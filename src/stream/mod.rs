@@ -5,6 +5,7 @@
 //! Every error is a judged [`Failure`]; nothing is retried here.
 
 pub mod entry;
+pub mod membership;
 pub mod pending;
 pub mod publish;
 pub mod reader;

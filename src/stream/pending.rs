@@ -1,7 +1,5 @@
 //! What was delivered and not settled: found, taken over, fetched. And what a shard holds.
 
-use std::time::Duration;
-
 use redis::Value;
 
 use super::entry::{self, Entry};
@@ -13,61 +11,77 @@ use crate::failure::Failure;
 /// Ids asked for in one command.
 const PAGE: usize = 1000;
 
-/// What one pass over the pending list of others has brought.
-#[derive(Debug, Default)]
-pub struct Claimed {
-    /// Now ours, in id order.
-    pub ids: Vec<EntryId>,
-    /// Deleted from the stream while they were pending; the server has dropped them.
-    pub gone: Vec<EntryId>,
+/// An entry that was delivered and not settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivered {
+    /// The entry.
+    pub id: EntryId,
+    /// How often it was delivered.
+    pub deliveries: u64,
 }
 
 impl Reader {
-    /// Every entry that is pending under our own name.
-    ///
-    /// # Errors
-    /// As judged by [`Failure::redis`].
-    pub async fn own_pending(&mut self) -> Result<Vec<EntryId>, Failure> {
-        let mut ids: Vec<EntryId> = Vec::new();
-        loop {
-            let start = ids.last().map_or_else(|| "-".to_owned(), |last| format!("({last}"));
-            let mut command = redis::cmd("XPENDING");
-            command.arg(&self.key).arg(&*self.stream.group).arg(start).arg("+").arg(PAGE);
-            command.arg(&*self.stream.consumer);
-            let page: Value = self.ask("listing what is pending here", &command).await?;
-            let before = ids.len();
-            ids.extend(entry::array(page).into_iter().filter_map(|row| entry::entry_id(entry::array(row).first()?)));
-            if ids.len() - before < PAGE {
-                return Ok(ids);
-            }
-        }
-    }
-
-    /// Takes over every entry that has been idle for `min_idle`, whoever holds it. The cursor is
+    /// Puts everything that is pending on the shard under our own name, whoever held it; answers
+    /// what was deleted from the stream meanwhile and is now dropped by the server. The cursor is
     /// carried to the end of the list: one call looks at ten times COUNT entries and may find none.
     /// JUSTID leaves the delivery counter alone.
     /// See <https://redis.io/docs/latest/commands/xautoclaim/>.
     ///
     /// # Errors
     /// As judged by [`Failure::redis`].
-    pub async fn claim_idle(&mut self, min_idle: Duration) -> Result<Claimed, Failure> {
-        let mut claimed = Claimed::default();
+    pub async fn claim_all(&mut self) -> Result<Vec<EntryId>, Failure> {
+        let mut gone = Vec::new();
         let mut cursor = "0-0".to_owned();
         loop {
             let mut command = redis::cmd("XAUTOCLAIM");
             command.arg(&self.key).arg(&*self.stream.group).arg(&*self.stream.consumer);
-            command.arg(min_idle.as_millis() as u64).arg(&cursor).arg("COUNT").arg(PAGE).arg("JUSTID");
+            command.arg(0).arg(&cursor).arg("COUNT").arg(PAGE).arg("JUSTID");
             let reply: Value = self.ask("taking over pending entries", &command).await?;
             let mut parts = entry::array(reply).into_iter();
             let next = parts.next().as_ref().and_then(entry::entry_id).unwrap_or_default();
-            claimed.ids.extend(ids(parts.next()));
-            claimed.gone.extend(ids(parts.next()));
+            gone.extend(ids(parts.nth(1)));
             if next == EntryId::default() {
-                claimed.ids.sort_unstable();
-                return Ok(claimed);
+                return Ok(gone);
             }
             cursor = next.to_string();
         }
+    }
+
+    /// Every entry that is pending under our own name, in id order.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn own_pending(&mut self) -> Result<Vec<Delivered>, Failure> {
+        let mut found: Vec<Delivered> = Vec::new();
+        loop {
+            let start = found.last().map_or_else(|| "-".to_owned(), |last| format!("({}", last.id));
+            let mut command = redis::cmd("XPENDING");
+            command.arg(&self.key).arg(&*self.stream.group).arg(start).arg("+").arg(PAGE);
+            command.arg(&*self.stream.consumer);
+            let page: Value = self.ask("listing what is pending here", &command).await?;
+            let before = found.len();
+            found.extend(entry::array(page).into_iter().filter_map(delivered));
+            if found.len() - before < PAGE {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Sets the delivery counters of entries that are pending under our own name.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn mark_deliveries(&mut self, marks: &[Delivered]) -> Result<(), Failure> {
+        for page in marks.chunks(PAGE) {
+            let mut command = redis::cmd("EVAL");
+            command.arg(include_str!("lua/mark_deliveries.lua")).arg(1).arg(&self.key);
+            command.arg(&*self.stream.group).arg(&*self.stream.consumer);
+            for mark in page {
+                command.arg(mark.id.to_string()).arg(mark.deliveries);
+            }
+            let _: Value = self.ask("counting deliveries", &command).await?;
+        }
+        Ok(())
     }
 
     /// The entries behind `ids`, in that order; an id whose entry was deleted comes back alone.
@@ -83,6 +97,14 @@ impl Reader {
         let replies = self.ask_all("fetching pending entries", &pipe).await?;
         Ok(ids.iter().zip(replies).map(|(id, reply)| entry::from_range(reply).into_iter().next().ok_or(*id)).collect())
     }
+}
+
+/// A row of XPENDING: id, consumer, idle milliseconds, deliveries.
+fn delivered(row: Value) -> Option<Delivered> {
+    let row = entry::array(row);
+    let id = entry::entry_id(row.first()?)?;
+    let Value::Int(deliveries) = row.get(3)? else { return None };
+    Some(Delivered { id, deliveries: deliveries.unsigned_abs() })
 }
 
 fn ids(value: Option<Value>) -> Vec<EntryId> {
@@ -104,6 +126,8 @@ pub struct ShardState {
     pub pending: u64,
     /// The oldest of them.
     pub oldest_pending: Option<EntryId>,
+    /// The token of the worker that owns the shard.
+    pub owner: Option<String>,
 }
 
 impl Stream {
@@ -112,19 +136,20 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn shard_state(&self, shard: u16) -> Result<ShardState, Failure> {
-        type Reply = (u64, String, u64, bool, String, i64, u64, bool, String);
+        type Reply = (u64, String, u64, bool, String, i64, u64, bool, String, Option<String>);
         let doing = "asking for a shard's state";
         let mut connection = self.connection(doing).await?;
         let reply: Reply = redis::cmd("EVAL")
             .arg(include_str!("lua/shard_state.lua"))
-            .arg(2)
+            .arg(3)
             .arg(self.keys.events(shard))
             .arg(self.keys.dead(shard))
+            .arg(self.keys.owner(shard))
             .arg(&*self.group)
             .query_async(&mut connection)
             .await
             .map_err(|error| failure(&error, doing))?;
-        let (length, last_id, dead, has_group, _, lag, pending, any_unread, oldest) = reply;
+        let (length, last_id, dead, has_group, _, lag, pending, any_unread, oldest, owner) = reply;
         let unread = match (has_group, any_unread) {
             (_, false) => Some(0),
             (false, true) => Some(length),
@@ -137,6 +162,7 @@ impl Stream {
             unread,
             pending,
             oldest_pending: EntryId::parse(oldest.as_bytes()),
+            owner,
         })
     }
 

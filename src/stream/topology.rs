@@ -21,6 +21,12 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// Everything as it is in `topology`.
+    pub fn exactly(topology: Topology) -> Self {
+        let Topology { shards, shard_by, h3_resolution } = topology;
+        Self { shards: Some(shards), shard_by: Some(shard_by), h3_resolution: Some(h3_resolution) }
+    }
+
     /// The explicit settings over the defaults.
     pub fn or_default(self) -> Topology {
         let default = Topology::default();

@@ -1,0 +1,33 @@
+//! `hexlane topology`: what everybody has agreed on.
+
+use std::io::Write;
+
+use crate::cli::TopologyShowArgs;
+use crate::shard::Keys;
+use crate::stream::Stream;
+use crate::stream::topology::Wanted;
+
+/// Runs the command.
+///
+/// # Errors
+/// A sentence for the user.
+pub async fn run(args: TopologyShowArgs) -> Result<(), String> {
+    let keys = Keys::new(&args.redis.namespace);
+    let key = keys.topology();
+    let stream =
+        Stream::new(&args.redis.redis_url, keys, &args.redis.group, "").map_err(|failure| failure.to_string())?;
+    let topology = stream.read_topology(Wanted::default()).await.map_err(|failure| failure.to_string())?;
+    let (shards, shard_by) = (topology.shards, topology.shard_by.as_str());
+    let resolution = u8::from(topology.h3_resolution);
+    let text = if args.json {
+        let json = serde_json::json!({
+            "key": key, "shards": shards, "shard_by": shard_by, "h3_resolution": resolution,
+        });
+        format!("{json}\n")
+    } else {
+        format!(
+            "key            {key}\nshards         {shards}\nshard_by       {shard_by}\nh3_resolution  {resolution}\n"
+        )
+    };
+    std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
+}

@@ -1,0 +1,122 @@
+//! Take-over: what was delivered and is in nobody's hand comes into the lane, oldest first.
+//!
+//! It is one step, used everywhere: when a shard is taken, after a lost reply, when more is pending
+//! than is held, and from time to time. The lane's reader does it itself, between two reads, so that
+//! it never takes what a reply under way is bringing.
+//!
+//! An entry whose handling ends the process must not take replica after replica with it. So the
+//! delivery counter of a taken-over entry is raised just before it is prepared (decoded, validated,
+//! encoded) and put back before it is written: only a process that dies in between leaves a mark.
+//! Those with a mark are prepared one at a time, with nothing else being prepared in the process.
+
+use std::collections::HashSet;
+
+use super::Item;
+use super::intake::Intake;
+use crate::event::{EntryId, Reason, Rejection};
+use crate::failure::Failure;
+use crate::stream::entry::Entry;
+use crate::stream::pending::Delivered;
+
+/// Deliveries of an entry that was read once and never ended a process.
+const UNMARKED: u64 = 1;
+
+impl Intake {
+    /// Answers how many entries it has found.
+    pub(super) async fn take_over(&mut self) -> Result<usize, Failure> {
+        let in_hand = self.term.held.snapshot();
+        let gone = self.reader.claim_all().await?;
+        self.note_gone(&gone, &in_hand);
+        let mut found = self.reader.own_pending().await?;
+        found.retain(|delivered| !in_hand.contains(&delivered.id));
+        if !found.is_empty() {
+            tracing::info!(shard = self.shard, entries = found.len(), "taking over pending entries");
+        }
+        let mut rest = found.as_slice();
+        while let Some(first) = rest.first().filter(|_| self.goes_on()) {
+            let is_marked = first.deliveries > UNMARKED;
+            let alike = rest.iter().take_while(|next| (next.deliveries > UNMARKED) == is_marked).count();
+            let most = if is_marked { 1 } else { self.count.next() };
+            let (page, after) = rest.split_at(alike.min(most));
+            rest = after;
+            self.take_page(page, is_marked).await?;
+        }
+        Ok(found.len())
+    }
+
+    async fn take_page(&mut self, page: &[Delivered], is_marked: bool) -> Result<(), Failure> {
+        let ids: Vec<EntryId> = page.iter().map(|delivered| delivered.id).collect();
+        let (mut entries, mut gone) = (Vec::with_capacity(ids.len()), Vec::new());
+        for found in self.reader.fetch(&ids).await? {
+            match found {
+                Ok(entry) => entries.push(entry),
+                Err(id) => gone.push(id),
+            }
+        }
+        if !gone.is_empty() {
+            self.shared.stream.ack(self.shard, &gone).await?;
+            self.note_gone(&gone, &HashSet::new());
+        }
+        self.count.learn(&entries);
+        self.shared.meter.reclaimed(entries.len());
+        let raised: Vec<Delivered> =
+            page.iter().map(|before| Delivered { deliveries: before.deliveries + 1, ..*before }).collect();
+        self.reader.mark_deliveries(&raised).await?;
+        let items = self.prepare(entries, &raised, is_marked).await;
+        self.put_back(page).await?;
+        if let Some(items) = items {
+            self.pass_on(items).await;
+        }
+        Ok(())
+    }
+
+    async fn prepare(&self, entries: Vec<Entry>, raised: &[Delivered], alone: bool) -> Option<Vec<Item>> {
+        self.hold(&entries);
+        let most = self.shared.settings.max_deliveries;
+        if let [only] = raised
+            && only.deliveries > most
+        {
+            return Some(entries.iter().map(|entry| past_limit(entry, most)).collect());
+        }
+        if alone {
+            let _preparing = self.shared.preparing.write().await;
+            self.judge(entries).await
+        } else {
+            let _preparing = self.shared.preparing.read().await;
+            self.judge(entries).await
+        }
+    }
+
+    /// An outage in this very moment must leave no mark on healthy entries: it is tried until it
+    /// works, on a new connection where need be.
+    async fn put_back(&mut self, page: &[Delivered]) -> Result<(), Failure> {
+        let mut retry = self.shared.settings.retry.start();
+        loop {
+            let Err(failure) = self.reader.mark_deliveries(page).await else { return Ok(()) };
+            self.shared.meter.retried(&failure);
+            if !retry.pause(&self.shared.abort).await {
+                return Err(failure);
+            }
+            if !self.reader.is_connected() {
+                // An error shows again with the next attempt.
+                let _ = self.reader.open().await;
+            }
+        }
+    }
+
+    /// Entries that were deleted while they were pending: nothing can be done but to say so.
+    /// One that is in hand is still written and settled, so it is not lost.
+    fn note_gone(&self, gone: &[EntryId], in_hand: &HashSet<EntryId>) {
+        let gone: Vec<EntryId> = gone.iter().copied().filter(|id| !in_hand.contains(id)).collect();
+        for id in &gone {
+            tracing::warn!(shard = self.shard, entry = %id, "lost: somebody deleted this entry while it was pending");
+        }
+        self.shared.meter.read(gone.len());
+        self.shared.meter.lost(gone.len());
+    }
+}
+
+fn past_limit(entry: &Entry, most: u64) -> Item {
+    let detail = format!("preparing it has ended the process {most} times");
+    Item { id: entry.id, size: entry.size(), verdict: Err(Box::new(Rejection::new(Reason::DeliveryLimit, detail))) }
+}
