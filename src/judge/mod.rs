@@ -65,6 +65,10 @@ impl Fault {
 /// Never panics: should something inside do so, the event is refused with
 /// [`Reason::InternalError`], so that one event cannot end the worker.
 pub fn judge(payload: &[u8], now_us: i64, limits: &Limits, resolution: Resolution) -> Result<Event, Box<Rejection>> {
+    #[cfg(feature = "crash-test")]
+    if payload.windows(18).any(|window| window == b"hexlane-crash-test") {
+        std::process::abort();
+    }
     // Nothing shared is touched inside, so there is nothing that a panic could leave half-done.
     catch_unwind(AssertUnwindSafe(|| judge_unguarded(payload, now_us, limits, resolution))).unwrap_or_else(|panic| {
         let detail = format!("judging the event failed inside hexlane: {}", panic_text(panic.as_ref()));
