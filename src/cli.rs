@@ -37,7 +37,7 @@ impl Cli {
         match &self.command {
             Command::Worker(args) => args.check(),
             Command::Publish(args) => args.check(),
-            Command::Migrate(_) | Command::Status(_) | Command::Shard(_) => Ok(()),
+            Command::Migrate(_) | Command::Status(_) | Command::Topology(_) | Command::Shard(_) => Ok(()),
         }
     }
 }

@@ -43,7 +43,11 @@ pub struct WorkerCommand {
 impl WorkerCommand {
     pub(super) fn new(world: &World) -> Self {
         let mut command = world.command(&["worker", "--no-migrate", "--admin-addr", "127.0.0.1:0"]);
-        command.env("HEXLANE_LOG_FORMAT", "json").env("HEXLANE_BLOCK", "200ms").env("HEXLANE_MIN_IDLE", "1s");
+        command
+            .env("HEXLANE_LOG_FORMAT", "json")
+            .env("HEXLANE_BLOCK", "200ms")
+            .env("HEXLANE_LEASE", "1s")
+            .env("HEXLANE_RENEW", "300ms");
         command.env("HEXLANE_RETRY_BASE", "50ms").env("HEXLANE_RETRY_CAP", "1s");
         Self { command }
     }
