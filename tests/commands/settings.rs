@@ -52,7 +52,9 @@ async fn settings_that_contradict_each_other_are_refused_by_name() {
     let world = World::shared("contradiction", 1).await;
     for (args, names) in [
         (["--retry-base", "2s", "--retry-cap", "1s"], ["--retry-base", "--retry-cap"]),
-        (["--reorder-window", "2s", "--min-idle", "1s"], ["--reorder-window", "--min-idle"]),
+        (["--reorder-window", "2s", "--lease", "1s"], ["--reorder-window", "--lease"]),
+        (["--renew", "600ms", "--lease", "1s"], ["--renew", "--lease"]),
+        (["--block", "700ms", "--lease", "1s"], ["--block", "--lease"]),
     ] {
         let (code, words) = refused(&world, &[&["worker", "--once"], &args[..]].concat(), &[]).await;
         assert_eq!(code, 2, "{args:?}");
