@@ -52,7 +52,7 @@ async fn settings_that_contradict_each_other_are_refused_by_name() {
     let world = World::shared("contradiction", 1).await;
     for (args, names) in [
         (["--retry-base", "2s", "--retry-cap", "1s"], ["--retry-base", "--retry-cap"]),
-        (["--reorder-window", "2s", "--lease", "1s"], ["--reorder-window", "--lease"]),
+        (["--reorder-window", "11s", "--lease", "10s"], ["--reorder-window", "--lease"]),
         (["--renew", "600ms", "--lease", "1s"], ["--renew", "--lease"]),
         (["--block", "700ms", "--lease", "1s"], ["--block", "--lease"]),
     ] {
