@@ -165,7 +165,7 @@ async fn shuffled_versions_end_at_the_highest_with_three_workers_and_kills() {
     traffic.sends.shuffle(&mut rng);
     let traffic = Arc::new(traffic);
     let world = World::shared("shuffled", 8).await;
-    let start = |n: usize| world.worker().set("WORKER_NAME", &format!("w{n}")).set("MIN_IDLE", "500ms").start();
+    let start = |n: usize| world.worker().set("WORKER_NAME", &format!("w{n}")).start();
     let mut workers = [start(0), start(1), start(2)];
     let producer = traffic.produce(&world, PER_SECOND);
     let begin = tokio::time::Instant::now();

@@ -22,7 +22,7 @@ async fn a_worker_killed_at_random_moments_loses_nothing() {
     let same_name: Vec<bool> = (0..kills).map(|_| rng.random_bool(0.5)).collect();
 
     let world = World::shared("crash", 16).await;
-    let start_as = |name: &str| world.worker().set("WORKER_NAME", name).set("MIN_IDLE", "500ms").start();
+    let start_as = |name: &str| world.worker().set("WORKER_NAME", name).start();
     let mut name = "first".to_owned();
     let mut worker = start_as(&name);
     let producer = traffic.produce(&world, PER_SECOND);

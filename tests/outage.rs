@@ -30,13 +30,7 @@ async fn all_is_well(world: &World, traffic: &Traffic, worker: Worker) -> Counts
 async fn restarts_during_an_outage_use_up_no_deliveries() {
     let world = World::private("outage", 1).await;
     let traffic = good(2000);
-    let named = |n: usize| {
-        world
-            .worker()
-            .set("WORKER_NAME", &format!("w{}", n % 3))
-            .set("MIN_IDLE", "300ms")
-            .set("STATEMENT_TIMEOUT", "600ms")
-    };
+    let named = |n: usize| world.worker().set("WORKER_NAME", &format!("w{}", n % 3)).set("STATEMENT_TIMEOUT", "600ms");
     // Locked, the database answers, and so workers start and take over; then it is away altogether.
     let holder = world.postgres().await;
     let mut worker = named(0).ready().await;

@@ -11,7 +11,7 @@ const APART: Duration = Duration::from_millis(50);
 #[tokio::test(flavor = "multi_thread")]
 async fn two_events_in_the_wrong_order_are_written_once() {
     let world = World::shared("reorder_on", 1).await;
-    let worker = world.worker().set("REORDER_WINDOW", "2s").set("MIN_IDLE", "10s").ready().await;
+    let worker = world.worker().set("REORDER_WINDOW", "2s").set("LEASE", "20m").ready().await;
     world.add(0, &point("F", 2, 4.3, 52.1)).await;
     tokio::time::sleep(APART).await;
     world.add(0, &point("F", 1, 4.3, 52.1)).await;
@@ -48,7 +48,7 @@ async fn a_backlog_does_not_wait_for_the_window() {
         pipe.cmd("XADD").arg(world.events_key(0)).arg(id).arg("event").arg(event).ignore();
     }
     pipe.exec_async(&mut world.redis()).await.unwrap();
-    let worker = world.worker().set("REORDER_WINDOW", "10m").set("MIN_IDLE", "20m").ready().await;
+    let worker = world.worker().set("REORDER_WINDOW", "10m").set("LEASE", "20m").ready().await;
     world.drained().await;
     assert_eq!(world.state("F").await, Some((50, "update".into())));
     let counts = worker.stop().await;

@@ -8,6 +8,8 @@ use crate::world::{Server, Traffic, Worker, World, eventually, point, seed};
 
 /// So long that only what is under test can end it.
 const FOR_EVER: &str = "10m";
+/// A lease outlives a blocking read.
+const LONGER: &str = "20m";
 const SIGNALS: [&str; 2] = ["TERM", "INT"];
 
 async fn leaves_in_order(worker: &mut Worker) -> crate::world::Counts {
@@ -30,7 +32,8 @@ async fn count_rows(world: &World) -> i64 {
 async fn an_idle_worker_leaves_in_the_middle_of_its_blocking_read() {
     let world = World::shared("stop_idle", 4).await;
     for signal in SIGNALS {
-        let mut worker = world.worker().set("BLOCK", FOR_EVER).set("DRAIN_TIMEOUT", FOR_EVER).ready().await;
+        let mut worker =
+            world.worker().set("BLOCK", FOR_EVER).set("LEASE", LONGER).set("DRAIN_TIMEOUT", FOR_EVER).ready().await;
         eventually("every lane blocks", async || {
             let clients: String = world.ask("CLIENT LIST TYPE normal").await;
             // The shared server has other tests' clients too: ours block on four streams.
@@ -69,7 +72,7 @@ async fn a_busy_worker_finishes_what_it_holds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_leaves_during_an_outage_and_its_namesake_goes_on() {
     let world = World::private("stop_outage", 1).await;
-    let named = || world.worker().set("WORKER_NAME", "namesake").set("MIN_IDLE", FOR_EVER);
+    let named = || world.worker().set("WORKER_NAME", "namesake");
 
     // PostgreSQL is away, and the drain timeout ends the waiting.
     let mut worker = named().set("DRAIN_TIMEOUT", "500ms").ready().await;
@@ -116,7 +119,7 @@ async fn a_worker_leaves_during_an_outage_and_its_namesake_goes_on() {
 
     // Idle, and Redis is there but does not answer.
     world.servers(|servers| servers.restart(Server::Redis)).await;
-    let mut worker = named().set("BLOCK", FOR_EVER).set("DRAIN_TIMEOUT", "500ms").ready().await;
+    let mut worker = named().set("BLOCK", FOR_EVER).set("LEASE", LONGER).set("DRAIN_TIMEOUT", "500ms").ready().await;
     let frozen = tokio::task::block_in_place(|| world.servers.as_ref().unwrap().freeze(Server::Redis));
     worker.signal("TERM");
     assert_eq!(leaves_in_order(&mut worker).await.read, 0);
@@ -126,7 +129,7 @@ async fn a_worker_leaves_during_an_outage_and_its_namesake_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_at_once() {
     let world = World::shared("two_signals", 1).await;
-    let named = || world.worker().set("WORKER_NAME", "namesake").set("MIN_IDLE", FOR_EVER);
+    let named = || world.worker().set("WORKER_NAME", "namesake");
     let holder = world.postgres().await;
     for (first, second) in [("TERM", "TERM"), ("INT", "TERM")] {
         let mut worker = named().set("DRAIN_TIMEOUT", FOR_EVER).ready().await;
@@ -158,7 +161,7 @@ async fn once_drains_what_a_killed_consumer_of_another_name_has_left() {
         let _: redis::Value = world.ask(&read).await;
     }
     assert_eq!(world.pending().await, 400);
-    let counts = world.worker().set("MIN_IDLE", "1s").once().await;
+    let counts = world.worker().once().await;
     assert_eq!((counts.read, counts.applied), (600, 600));
     assert_eq!(world.pending().await, 0);
     assert_eq!(count_rows(&world).await, 600);
