@@ -91,7 +91,8 @@ async fn a_worker_leaves_during_an_outage_and_its_namesake_goes_on() {
     assert_eq!(worker.stop().await.applied, 100);
 
     // Redis goes while the database makes the worker wait with its hands full.
-    let mut worker = named().set("DRAIN_TIMEOUT", "500ms").ready().await;
+    // The lease must not run out before the write, which would then be dropped.
+    let mut worker = named().set("DRAIN_TIMEOUT", "500ms").set("LEASE", LONGER).ready().await;
     let holder = world.postgres().await;
     holder.batch_execute("BEGIN; LOCK TABLE feature_state IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let events: Vec<_> = (0..100).map(|n| point(&format!("r{n}"), 1, 4.3, 52.1)).collect();
@@ -106,6 +107,8 @@ async fn a_worker_leaves_during_an_outage_and_its_namesake_goes_on() {
     assert_eq!((counts.read, counts.released), (100, 100));
     world.servers(|servers| servers.restart(Server::Redis)).await;
     until_in_hand(&world, 100).await;
+    // As if its time had come: without Redis it could not be given back.
+    let _: u32 = world.ask(&format!("DEL {}", world.owner_key(0))).await;
     let worker = named().ready().await;
     world.drained().await;
     assert_eq!(worker.stop().await.stale, 100, "the guard knows what was written");

@@ -43,6 +43,8 @@ pub struct Store {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connecting, the handshake and the session's settings together.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(10);
 /// What the network may add to the statement timeout.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(5);
 
@@ -77,10 +79,14 @@ impl Store {
         });
         let manager =
             Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
-        let pool =
-            Pool::builder(manager).max_size(settings.pool_size).post_create(set_session).build().map_err(|error| {
-                Failure::fatal(Target::Postgres, "pool", error.to_string(), "this is a bug: report it")
-            })?;
+        let pool = Pool::builder(manager)
+            .max_size(settings.pool_size)
+            .post_create(set_session)
+            // `connect_timeout` bounds the TCP part only; a frozen server would hang the handshake.
+            .runtime(deadpool_postgres::Runtime::Tokio1)
+            .create_timeout(Some(CREATE_TIMEOUT))
+            .build()
+            .map_err(|error| Failure::fatal(Target::Postgres, "pool", error.to_string(), "this is a bug: report it"))?;
         let deadline = settings.statement_timeout + DEADLINE_MARGIN;
         Ok(Self { config, pool, deadline, dedup_window: settings.dedup_window })
     }

@@ -53,8 +53,8 @@ async fn settings_that_contradict_each_other_are_refused_by_name() {
     for (args, names) in [
         (["--retry-base", "2s", "--retry-cap", "1s"], ["--retry-base", "--retry-cap"]),
         (["--reorder-window", "11s", "--lease", "10s"], ["--reorder-window", "--lease"]),
-        (["--renew", "600ms", "--lease", "1s"], ["--renew", "--lease"]),
-        (["--block", "700ms", "--lease", "1s"], ["--block", "--lease"]),
+        (["--renew", "6s", "--lease", "10s"], ["--renew", "--lease"]),
+        (["--block", "7s", "--lease", "10s"], ["--block", "--lease"]),
     ] {
         let (code, words) = refused(&world, &[&["worker", "--once"], &args[..]].concat(), &[]).await;
         assert_eq!(code, 2, "{args:?}");

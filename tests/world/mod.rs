@@ -77,6 +77,10 @@ impl World {
         format!("{}:{{{shard:03}}}:events", self.namespace)
     }
 
+    pub fn owner_key(&self, shard: u16) -> String {
+        format!("{}:{{{shard:03}}}:owner", self.namespace)
+    }
+
     pub fn dead_key(&self, shard: u16) -> String {
         format!("{}:{{{shard:03}}}:dead", self.namespace)
     }
