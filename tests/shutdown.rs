@@ -107,8 +107,8 @@ async fn a_worker_leaves_during_an_outage_and_its_namesake_goes_on() {
     assert_eq!((counts.read, counts.released), (100, 100));
     world.servers(|servers| servers.restart(Server::Redis)).await;
     until_in_hand(&world, 100).await;
-    // As if its time had come: without Redis it could not be given back.
-    let _: u32 = world.ask(&format!("DEL {}", world.owner_key(0))).await;
+    // As if its time had come: without Redis it could neither give the lease back nor leave.
+    let _: u32 = world.ask(&format!("DEL {} {}:workers", world.owner_key(0), world.namespace)).await;
     let worker = named().ready().await;
     world.drained().await;
     assert_eq!(worker.stop().await.stale, 100, "the guard knows what was written");
