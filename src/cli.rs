@@ -52,9 +52,9 @@ pub enum Command {
     /// Bring the database schema up; safe from many processes at once.
     Migrate(MigrateArgs),
     /// Show what each shard holds and who owns it.
-    Status(StatusArgs),
+    Status(ShowArgs),
     /// Show how many shards there are and how events find theirs.
-    Topology(TopologyShowArgs),
+    Topology(ShowArgs),
     /// For NDJSON events on stdin, show the shard of each: feature_id, cell or -, shard, stream key.
     Shard(ShardArgs),
 }
@@ -304,24 +304,13 @@ pub struct MigrateArgs {
     pub print: bool,
 }
 
-/// Options of `hexlane status`.
+/// Options of the commands that only show something.
 #[derive(Clone, Debug, Args)]
-pub struct StatusArgs {
+pub struct ShowArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub redis: RedisArgs,
-    /// One JSON object instead of a table.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// Options of `hexlane topology`.
-#[derive(Clone, Debug, Args)]
-pub struct TopologyShowArgs {
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub redis: RedisArgs,
-    /// One JSON object instead of lines.
+    /// One JSON object instead of text.
     #[arg(long)]
     pub json: bool,
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::cli::StatusArgs;
+use crate::cli::ShowArgs;
 use crate::shard::Keys;
 use crate::stream::Stream;
 use crate::stream::pending::ShardState;
@@ -12,7 +12,7 @@ use crate::stream::topology::Wanted;
 ///
 /// # Errors
 /// A sentence for the user.
-pub async fn run(args: StatusArgs) -> Result<(), String> {
+pub async fn run(args: ShowArgs) -> Result<(), String> {
     let keys = Keys::new(&args.redis.namespace);
     let stream =
         Stream::new(&args.redis.redis_url, keys, &args.redis.group, "").map_err(|failure| failure.to_string())?;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::cli::TopologyShowArgs;
+use crate::cli::ShowArgs;
 use crate::shard::Keys;
 use crate::stream::Stream;
 use crate::stream::topology::Wanted;
@@ -11,7 +11,7 @@ use crate::stream::topology::Wanted;
 ///
 /// # Errors
 /// A sentence for the user.
-pub async fn run(args: TopologyShowArgs) -> Result<(), String> {
+pub async fn run(args: ShowArgs) -> Result<(), String> {
     let keys = Keys::new(&args.redis.namespace);
     let key = keys.topology();
     let stream =

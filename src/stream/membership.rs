@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Stream, failure};
+use super::{Stream, failure, script};
 use crate::failure::Failure;
 
 /// The result of renewing a lease.
@@ -24,17 +24,8 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn heartbeat(&self, token: &str, ttl: Duration) -> Result<Vec<String>, Failure> {
-        let doing = "sending a heartbeat";
-        let mut connection = self.connection(doing).await?;
-        redis::cmd("EVAL")
-            .arg(include_str!("lua/heartbeat.lua"))
-            .arg(1)
-            .arg(self.keys.workers())
-            .arg(token)
-            .arg(millis(ttl))
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| failure(&error, doing))
+        let mut command = script(include_str!("lua/heartbeat.lua"), &[self.keys.workers()]);
+        self.ask("sending a heartbeat", command.arg(token).arg(millis(ttl))).await
     }
 
     /// Tokens of the live workers, without being one.
@@ -42,15 +33,9 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn live_workers(&self) -> Result<Vec<String>, Failure> {
-        let doing = "listing live workers";
-        let mut connection = self.connection(doing).await?;
-        redis::cmd("ZRANGEBYSCORE")
-            .arg(self.keys.workers())
-            .arg(format!("({}", self.server_now_ms()))
-            .arg("+inf")
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| failure(&error, doing))
+        let mut command = redis::cmd("ZRANGEBYSCORE");
+        command.arg(self.keys.workers()).arg(format!("({}", self.server_now_ms())).arg("+inf");
+        self.ask("listing live workers", &command).await
     }
 
     /// Leaves the live workers; with `only_if_others`, only where another one is live. Asked and left
@@ -59,17 +44,8 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn leave(&self, token: &str, only_if_others: bool) -> Result<bool, Failure> {
-        let doing = "leaving the live workers";
-        let mut connection = self.connection(doing).await?;
-        redis::cmd("EVAL")
-            .arg(include_str!("lua/leave.lua"))
-            .arg(1)
-            .arg(self.keys.workers())
-            .arg(token)
-            .arg(u8::from(only_if_others))
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| failure(&error, doing))
+        let mut command = script(include_str!("lua/leave.lua"), &[self.keys.workers()]);
+        self.ask("leaving the live workers", command.arg(token).arg(u8::from(only_if_others))).await
     }
 
     /// Takes the lease of a shard if it is free.
@@ -77,17 +53,8 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn acquire(&self, shard: u16, token: &str, lease: Duration) -> Result<bool, Failure> {
-        let doing = "taking a lease";
-        let mut connection = self.connection(doing).await?;
-        redis::cmd("EVAL")
-            .arg(include_str!("lua/acquire.lua"))
-            .arg(1)
-            .arg(self.keys.owner(shard))
-            .arg(token)
-            .arg(millis(lease))
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| failure(&error, doing))
+        let mut command = script(include_str!("lua/acquire.lua"), &[self.keys.owner(shard)]);
+        self.ask("taking a lease", command.arg(token).arg(millis(lease))).await
     }
 
     /// Renews leases, in the order given.
@@ -101,14 +68,10 @@ impl Stream {
         }
         let mut pipe = redis::pipe();
         for shard in shards {
-            pipe.cmd("EVAL")
-                .arg(include_str!("lua/renew.lua"))
-                .arg(2)
-                .arg(self.keys.owner(*shard))
-                .arg(self.keys.events(*shard))
-                .arg(token)
-                .arg(millis(lease))
-                .arg(&*self.group);
+            let keys = [self.keys.owner(*shard), self.keys.events(*shard)];
+            let mut command = script(include_str!("lua/renew.lua"), &keys);
+            command.arg(token).arg(millis(lease)).arg(&*self.group);
+            pipe.add_command(command);
         }
         let mut connection = self.connection(doing).await?;
         let answers: Vec<i64> = pipe.query_async(&mut connection).await.map_err(|error| failure(&error, doing))?;
@@ -124,16 +87,8 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn release(&self, shard: u16, token: &str) -> Result<(), Failure> {
-        let doing = "giving a lease back";
-        let mut connection = self.connection(doing).await?;
-        redis::cmd("EVAL")
-            .arg(include_str!("lua/release.lua"))
-            .arg(1)
-            .arg(self.keys.owner(shard))
-            .arg(token)
-            .exec_async(&mut connection)
-            .await
-            .map_err(|error| failure(&error, doing))
+        let mut command = script(include_str!("lua/release.lua"), &[self.keys.owner(shard)]);
+        self.ask("giving a lease back", command.arg(token)).await
     }
 
     /// Removes consumers that hold nothing, have been idle for `least_idle`, and are not in `live`.
@@ -141,18 +96,9 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn remove_consumers(&self, shard: u16, least_idle: Duration, live: &[&str]) -> Result<u64, Failure> {
-        let doing = "removing consumers of gone workers";
-        let mut connection = self.connection(doing).await?;
-        redis::cmd("EVAL")
-            .arg(include_str!("lua/remove_consumers.lua"))
-            .arg(1)
-            .arg(self.keys.events(shard))
-            .arg(&*self.group)
-            .arg(millis(least_idle))
-            .arg(live)
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| failure(&error, doing))
+        let mut command = script(include_str!("lua/remove_consumers.lua"), &[self.keys.events(shard)]);
+        command.arg(&*self.group).arg(millis(least_idle)).arg(live);
+        self.ask("removing consumers of gone workers", &command).await
     }
 }
 

@@ -94,14 +94,18 @@ impl Stream {
         })
     }
 
+    /// Sends one command over the pool.
+    async fn ask<T: redis::FromRedisValue>(&self, doing: &str, command: &redis::Cmd) -> Result<T, Failure> {
+        let mut connection = self.connection(doing).await?;
+        command.query_async(&mut connection).await.map_err(|error| failure(&error, doing))
+    }
+
     /// Asks whether the server answers.
     ///
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn ping(&self) -> Result<(), Failure> {
-        let doing = "pinging";
-        let mut connection = self.connection(doing).await?;
-        redis::cmd("PING").exec_async(&mut connection).await.map_err(|error| failure(&error, doing))
+        self.ask("pinging", &redis::cmd("PING")).await
     }
 
     /// Measures how far the server's clock is from ours: entry ids carry the server's time.
@@ -109,10 +113,7 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn sync_clock(&self) -> Result<(), Failure> {
-        let doing = "asking for the time";
-        let mut connection = self.connection(doing).await?;
-        let (seconds, micros): (i64, i64) =
-            redis::cmd("TIME").query_async(&mut connection).await.map_err(|error| failure(&error, doing))?;
+        let (seconds, micros): (i64, i64) = self.ask("asking for the time", &redis::cmd("TIME")).await?;
         let server_us = seconds.saturating_mul(1_000_000).saturating_add(micros);
         self.clock_offset_us.store(server_us - chrono::Utc::now().timestamp_micros(), Ordering::Relaxed);
         Ok(())
@@ -129,14 +130,9 @@ impl Stream {
     /// [`Class::Fatal`] for a server older than Redis 7.0 (XAUTOCLAIM's third element, script flags)
     /// and for Redis Cluster.
     pub async fn check_server(&self) -> Result<(), Failure> {
-        let doing = "asking for the server's version";
-        let mut connection = self.connection(doing).await?;
-        let info: String = redis::cmd("INFO")
-            .arg("server")
-            .arg("cluster")
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| failure(&error, doing))?;
+        let mut command = redis::cmd("INFO");
+        command.arg("server").arg("cluster");
+        let info: String = self.ask("asking for the server's version", &command).await?;
         let field =
             |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
         // Valkey 8 answers redis_version:7.2.4 for the sake of clients like this one.
@@ -157,6 +153,13 @@ impl Stream {
         }
         Ok(())
     }
+}
+
+/// EVAL of `source` over `keys`; its further arguments are the caller's to add.
+fn script(source: &str, keys: &[String]) -> redis::Cmd {
+    let mut command = redis::cmd("EVAL");
+    command.arg(source).arg(keys.len()).arg(keys);
+    command
 }
 
 /// Judges an error of the driver; of a pipeline, the first one.

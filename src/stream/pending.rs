@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::entry::{self, Entry};
 use super::reader::Reader;
-use super::{Stream, failure};
+use super::{Stream, script};
 use crate::event::EntryId;
 use crate::failure::Failure;
 
@@ -73,8 +73,7 @@ impl Reader {
     /// As judged by [`Failure::redis`].
     pub async fn mark_deliveries(&mut self, marks: &[Delivered]) -> Result<(), Failure> {
         for page in marks.chunks(PAGE) {
-            let mut command = redis::cmd("EVAL");
-            command.arg(include_str!("lua/mark_deliveries.lua")).arg(1).arg(&self.key);
+            let mut command = script(include_str!("lua/mark_deliveries.lua"), std::slice::from_ref(&self.key));
             command.arg(&*self.stream.group).arg(&*self.stream.consumer);
             for mark in page {
                 command.arg(mark.id.to_string()).arg(mark.deliveries);
@@ -137,18 +136,9 @@ impl Stream {
     /// As judged by [`Failure::redis`].
     pub async fn shard_state(&self, shard: u16) -> Result<ShardState, Failure> {
         type Reply = (u64, String, u64, bool, String, i64, u64, bool, String, Option<String>);
-        let doing = "asking for a shard's state";
-        let mut connection = self.connection(doing).await?;
-        let reply: Reply = redis::cmd("EVAL")
-            .arg(include_str!("lua/shard_state.lua"))
-            .arg(3)
-            .arg(self.keys.events(shard))
-            .arg(self.keys.dead(shard))
-            .arg(self.keys.owner(shard))
-            .arg(&*self.group)
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| failure(&error, doing))?;
+        let keys = [self.keys.events(shard), self.keys.dead(shard), self.keys.owner(shard)];
+        let mut command = script(include_str!("lua/shard_state.lua"), &keys);
+        let reply: Reply = self.ask("asking for a shard's state", command.arg(&*self.group)).await?;
         let (length, last_id, dead, has_group, _, lag, pending, any_unread, oldest, owner) = reply;
         let unread = match (has_group, any_unread) {
             (_, false) => Some(0),
@@ -171,16 +161,8 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn is_drained(&self, shard: u16, target: EntryId) -> Result<bool, Failure> {
-        let doing = "asking whether a shard is drained";
-        let mut connection = self.connection(doing).await?;
-        redis::cmd("EVAL")
-            .arg(include_str!("lua/drained.lua"))
-            .arg(1)
-            .arg(self.keys.events(shard))
-            .arg(&*self.group)
-            .arg(target.to_string())
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| failure(&error, doing))
+        let mut command = script(include_str!("lua/drained.lua"), &[self.keys.events(shard)]);
+        command.arg(&*self.group).arg(target.to_string());
+        self.ask("asking whether a shard is drained", &command).await
     }
 }

@@ -7,7 +7,7 @@ use redis::{AsyncConnectionConfig, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::entry::{self, Entry};
-use super::{ANSWER_TIMEOUT, CONNECT_TIMEOUT, Stream, failure};
+use super::{ANSWER_TIMEOUT, CONNECT_TIMEOUT, Stream, failure, script};
 use crate::failure::{Class, Failure, Target};
 
 /// Reads one shard for one consumer.
@@ -62,9 +62,8 @@ impl Reader {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn ensure_group(&mut self) -> Result<(), Failure> {
-        let mut command = redis::cmd("EVAL");
-        command.arg(include_str!("lua/ensure_group.lua")).arg(1).arg(&self.key).arg(&*self.stream.group);
-        self.ask("making the consumer group", &command).await.map(|_: Value| ())
+        let mut command = script(include_str!("lua/ensure_group.lua"), std::slice::from_ref(&self.key));
+        self.ask("making the consumer group", command.arg(&*self.stream.group)).await.map(|_: Value| ())
     }
 
     /// Up to `count` new entries; none if nothing came within the block time, or at once when

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{Stream, failure};
+use super::{Stream, failure, script};
 use crate::event::{EntryId, Rejection};
 use crate::failure::Failure;
 
@@ -58,17 +58,13 @@ impl Stream {
         for chunk in dead.chunks(DEAD_LETTER_CHUNK) {
             let mut pipe = redis::pipe();
             for (id, rejection) in chunk {
-                let command = pipe
-                    .cmd("EVAL")
-                    .arg(include_str!("lua/dead_letter.lua"))
-                    .arg(2)
-                    .arg(self.keys.events(shard))
-                    .arg(self.keys.dead(shard))
-                    .arg(&*self.group)
-                    .arg(id.to_string());
+                let keys = [self.keys.events(shard), self.keys.dead(shard)];
+                let mut command = script(include_str!("lua/dead_letter.lua"), &keys);
+                command.arg(&*self.group).arg(id.to_string());
                 for (name, value) in self.dead_letter_fields(shard, *id, rejection) {
                     command.arg(name).arg(value);
                 }
+                pipe.add_command(command);
             }
             let mut connection = self.connection(doing).await?;
             let answers: Vec<Value> =

@@ -2,7 +2,7 @@
 
 use h3o::Resolution;
 
-use super::{Stream, failure};
+use super::{Stream, failure, script};
 use crate::failure::{Failure, Target};
 use crate::shard::{ShardBy, Topology};
 
@@ -44,18 +44,15 @@ impl Stream {
     /// # Errors
     /// [`crate::failure::Class::Fatal`] if an explicit setting differs from what is in force.
     pub async fn settle_topology(&self, wanted: Wanted) -> Result<Topology, Failure> {
-        let doing = "agreeing on the topology";
         let ours = wanted.or_default();
-        let mut connection = self.connection(doing).await?;
-        let in_force: Vec<String> = redis::cmd("EVAL")
-            .arg(include_str!("lua/settle_topology.lua"))
-            .arg(1)
-            .arg(self.keys.topology())
-            .arg(&["shards", &ours.shards.to_string(), "shard_by", ours.shard_by.as_str()])
-            .arg(&["h3_resolution", &ours.h3_resolution.to_string(), "format", FORMAT])
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| failure(&error, doing))?;
+        let mut command = script(include_str!("lua/settle_topology.lua"), &[self.keys.topology()]);
+        command.arg(&["shards", &ours.shards.to_string(), "shard_by", ours.shard_by.as_str()]).arg(&[
+            "h3_resolution",
+            &ours.h3_resolution.to_string(),
+            "format",
+            FORMAT,
+        ]);
+        let in_force: Vec<String> = self.ask("agreeing on the topology", &command).await?;
         read(&in_force, wanted, &self.keys.topology())
     }
 
@@ -64,14 +61,9 @@ impl Stream {
     /// # Errors
     /// As [`Self::settle_topology`].
     pub async fn read_topology(&self, wanted: Wanted) -> Result<Topology, Failure> {
-        let doing = "reading the topology";
-        let mut connection = self.connection(doing).await?;
-        let in_force: Vec<Option<String>> = redis::cmd("HMGET")
-            .arg(self.keys.topology())
-            .arg(&["shards", "shard_by", "h3_resolution", "format"])
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| failure(&error, doing))?;
+        let mut command = redis::cmd("HMGET");
+        command.arg(self.keys.topology()).arg(&["shards", "shard_by", "h3_resolution", "format"]);
+        let in_force: Vec<Option<String>> = self.ask("reading the topology", &command).await?;
         match in_force.into_iter().collect::<Option<Vec<_>>>() {
             Some(in_force) => read(&in_force, wanted, &self.keys.topology()),
             None => Ok(wanted.or_default()),
