@@ -15,5 +15,6 @@ mod reorder;
 mod servers_down;
 mod shutdown;
 mod smoke;
+mod storm;
 mod suites;
 mod world;
