@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use super::Item;
 use super::intake::Intake;
 use crate::event::{EntryId, Reason, Rejection};
-use crate::failure::Failure;
+use crate::failure::{Class, Failure};
 use crate::stream::entry::Entry;
 use crate::stream::pending::Delivered;
 
@@ -93,6 +93,10 @@ impl Intake {
         let mut retry = self.shared.settings.retry.start();
         loop {
             let Err(failure) = self.reader.mark_deliveries(page).await else { return Ok(()) };
+            if failure.class == Class::GroupMissing {
+                // The counters went with the group. Made again by the next read, it delivers anew.
+                return Ok(());
+            }
             self.shared.meter.retried(&failure);
             if !retry.pause(&self.shared.abort).await {
                 return Err(failure);
