@@ -59,32 +59,44 @@ impl Intake {
         }
         self.count.learn(&entries);
         self.shared.meter.reclaimed(entries.len());
-        let raised: Vec<Delivered> =
-            page.iter().map(|before| Delivered { deliveries: before.deliveries + 1, ..*before }).collect();
-        self.reader.mark_deliveries(&raised).await?;
-        let items = self.prepare(entries, &raised, is_marked).await;
-        self.put_back(page).await?;
+        let most = self.shared.settings.max_deliveries;
+        let items = match page {
+            [only] if only.deliveries >= most => {
+                self.hold(&entries);
+                Some(entries.iter().map(|entry| past_limit(entry, most)).collect())
+            }
+            _ => self.prepare(entries, page, is_marked).await?,
+        };
         if let Some(items) = items {
             self.pass_on(items).await;
         }
         Ok(())
     }
 
-    async fn prepare(&self, entries: Vec<Entry>, raised: &[Delivered], alone: bool) -> Option<Vec<Item>> {
+    /// Raises the counters only when its turn has come, and puts them back before it is over: an
+    /// entry that merely waits gets no mark from one that ends the process meanwhile.
+    async fn prepare(
+        &mut self,
+        entries: Vec<Entry>,
+        page: &[Delivered],
+        alone: bool,
+    ) -> Result<Option<Vec<Item>>, Failure> {
+        let preparing = self.shared.preparing.clone();
+        let (_alone, _beside) = match alone {
+            true => (Some(preparing.write().await), None),
+            false => (None, Some(preparing.read().await)),
+        };
+        let raised: Vec<Delivered> =
+            page.iter().map(|before| Delivered { deliveries: before.deliveries + 1, ..*before }).collect();
+        if let Err(failure) = self.reader.mark_deliveries(&raised).await {
+            // Perhaps only the answer was lost.
+            self.put_back(page).await?;
+            return Err(failure);
+        }
         self.hold(&entries);
-        let most = self.shared.settings.max_deliveries;
-        if let [only] = raised
-            && only.deliveries > most
-        {
-            return Some(entries.iter().map(|entry| past_limit(entry, most)).collect());
-        }
-        if alone {
-            let _preparing = self.shared.preparing.write().await;
-            self.judge(entries).await
-        } else {
-            let _preparing = self.shared.preparing.read().await;
-            self.judge(entries).await
-        }
+        let items = self.judge(entries).await;
+        self.put_back(page).await?;
+        Ok(items)
     }
 
     /// An outage in this very moment must leave no mark on healthy entries: it is tried until it
