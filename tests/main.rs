@@ -9,6 +9,7 @@ mod edge_events;
 mod guard;
 mod other_producers;
 mod outage;
+mod poison;
 mod real_streams;
 mod recorded;
 mod reorder;
