@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use super::Item;
 use super::intake::Intake;
 use crate::event::{EntryId, Reason, Rejection};
-use crate::failure::Failure;
+use crate::failure::{Class, Failure};
 use crate::stream::entry::Entry;
 use crate::stream::pending::Delivered;
 
@@ -59,32 +59,44 @@ impl Intake {
         }
         self.count.learn(&entries);
         self.shared.meter.reclaimed(entries.len());
-        let raised: Vec<Delivered> =
-            page.iter().map(|before| Delivered { deliveries: before.deliveries + 1, ..*before }).collect();
-        self.reader.mark_deliveries(&raised).await?;
-        let items = self.prepare(entries, &raised, is_marked).await;
-        self.put_back(page).await?;
+        let most = self.shared.settings.max_deliveries;
+        let items = match page {
+            [only] if only.deliveries >= most => {
+                self.hold(&entries);
+                Some(entries.iter().map(|entry| past_limit(entry, most)).collect())
+            }
+            _ => self.prepare(entries, page, is_marked).await?,
+        };
         if let Some(items) = items {
             self.pass_on(items).await;
         }
         Ok(())
     }
 
-    async fn prepare(&self, entries: Vec<Entry>, raised: &[Delivered], alone: bool) -> Option<Vec<Item>> {
+    /// Raises the counters only when its turn has come, and puts them back before it is over: an
+    /// entry that merely waits gets no mark from one that ends the process meanwhile.
+    async fn prepare(
+        &mut self,
+        entries: Vec<Entry>,
+        page: &[Delivered],
+        alone: bool,
+    ) -> Result<Option<Vec<Item>>, Failure> {
+        let preparing = self.shared.preparing.clone();
+        let (_alone, _beside) = match alone {
+            true => (Some(preparing.write().await), None),
+            false => (None, Some(preparing.read().await)),
+        };
+        let raised: Vec<Delivered> =
+            page.iter().map(|before| Delivered { deliveries: before.deliveries + 1, ..*before }).collect();
+        if let Err(failure) = self.reader.mark_deliveries(&raised).await {
+            // Perhaps only the answer was lost.
+            self.put_back(page).await?;
+            return Err(failure);
+        }
         self.hold(&entries);
-        let most = self.shared.settings.max_deliveries;
-        if let [only] = raised
-            && only.deliveries > most
-        {
-            return Some(entries.iter().map(|entry| past_limit(entry, most)).collect());
-        }
-        if alone {
-            let _preparing = self.shared.preparing.write().await;
-            self.judge(entries).await
-        } else {
-            let _preparing = self.shared.preparing.read().await;
-            self.judge(entries).await
-        }
+        let items = self.judge(entries).await;
+        self.put_back(page).await?;
+        Ok(items)
     }
 
     /// An outage in this very moment must leave no mark on healthy entries: it is tried until it
@@ -93,6 +105,10 @@ impl Intake {
         let mut retry = self.shared.settings.retry.start();
         loop {
             let Err(failure) = self.reader.mark_deliveries(page).await else { return Ok(()) };
+            if failure.class == Class::GroupMissing {
+                // The counters went with the group. Made again by the next read, it delivers anew.
+                return Ok(());
+            }
             self.shared.meter.retried(&failure);
             if !retry.pause(&self.shared.abort).await {
                 return Err(failure);

@@ -189,6 +189,11 @@ impl Worker {
         self.child.kill().await.unwrap();
     }
 
+    /// Whether the process has not ended by itself; a frozen one runs too.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
     pub async fn wait(&mut self) -> ExitStatus {
         tokio::time::timeout(PATIENCE, self.child.wait())
             .await

@@ -9,8 +9,9 @@ if pending.err then
   if string.find(pending.err, 'NOGROUP', 1, true) then return -2 end
   return pending
 end
-if #pending == 0 then return 0 end
 local found = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])
+-- An entry that was deleted may be pending no more either: XAUTOCLAIM drops it from the list.
+if #pending == 0 and #found > 0 then return 0 end
 if #found == 0 then
   redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
   return -1
