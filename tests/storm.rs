@@ -105,9 +105,10 @@ impl Storm {
         Slot { name, worker, frozen: None }
     }
 
-    /// A worker that is not frozen.
-    fn awake(&mut self) -> Option<usize> {
-        let awake: Vec<usize> = (0..WORKERS).filter(|n| self.slots[*n].frozen.is_none()).collect();
+    /// A worker that is not frozen, and for which this holds.
+    fn awake(&mut self, fits: impl Fn(&Worker) -> bool) -> Option<usize> {
+        let fits = |slot: &Slot| slot.frozen.is_none() && fits(&slot.worker);
+        let awake: Vec<usize> = (0..WORKERS).filter(|n| fits(&self.slots[*n])).collect();
         (!awake.is_empty()).then(|| awake[self.rng.random_range(0..awake.len())])
     }
 
@@ -122,13 +123,14 @@ impl Storm {
                 self.slots.insert(n, new);
             }
             Act::Freeze => {
-                let Some(n) = self.awake() else { return };
+                let Some(n) = self.awake(|_| true) else { return };
                 self.slots[n].worker.signal("STOP");
                 let lasts = Duration::from_millis(self.rng.random_range(1100..2500));
                 self.slots[n].frozen = Some(Instant::now() + lasts);
             }
             Act::Terminate => {
-                let Some(n) = self.awake() else { return };
+                // One that waits for its servers has neither counts to tell nor, at first, ears.
+                let Some(n) = self.awake(|worker| worker.log().contains("settings in force")) else { return };
                 let new = self.start(None);
                 let old = std::mem::replace(&mut self.slots[n], new);
                 self.leaving.push(tokio::spawn(old.worker.stop()));
