@@ -6,6 +6,7 @@ mod commands;
 mod crash;
 mod dead_letters;
 mod edge_events;
+mod fleet;
 mod guard;
 mod other_producers;
 mod outage;
