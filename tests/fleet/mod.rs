@@ -2,6 +2,7 @@
 //! worker that is frozen, killed or cut off.
 
 mod ownership;
+mod spread;
 
 use std::collections::BTreeMap;
 
