@@ -1,6 +1,7 @@
 //! Replicas that share the shards: who owns what, in which order events land, and what becomes of a
 //! worker that is frozen, killed or cut off.
 
+mod order;
 mod ownership;
 mod spread;
 
