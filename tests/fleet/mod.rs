@@ -3,6 +3,7 @@
 
 mod order;
 mod ownership;
+mod proxy;
 mod spread;
 
 use std::collections::BTreeMap;
