@@ -4,6 +4,7 @@
 mod order;
 mod ownership;
 mod proxy;
+mod refusals;
 mod spread;
 
 use std::collections::BTreeMap;
