@@ -41,7 +41,8 @@ async fn settled(world: &World, names: &[&str]) -> Vec<String> {
         let live = tokens(world).await;
         let mut found: Vec<&str> = live.iter().map(|token| name_of(token)).collect();
         let mut wanted = names.to_vec();
-        (found.sort_unstable(), wanted.sort_unstable());
+        found.sort_unstable();
+        wanted.sort_unstable();
         let leases = leases(world).await;
         found == wanted && (0..).zip(&leases).all(|(shard, lease)| rendezvous::winner(&live, shard) == Some(lease))
     })

@@ -51,7 +51,7 @@ async fn frozen_owner(world: &World, answered: bool) {
 
     let start = Instant::now();
     frozen.signal("STOP");
-    assert_eq!(settled(world, &[&other]).await, [other.clone()]);
+    assert_eq!(settled(world, &[&other]).await, std::slice::from_ref(&other));
     until_it_waits_for_a_lock(world, &other).await;
     eprintln!("frozen owner: another one writes {:?} after SIGSTOP", start.elapsed());
     let sent = if answered {
