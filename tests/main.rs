@@ -7,6 +7,7 @@ mod crash;
 mod dead_letters;
 mod edge_events;
 mod faults;
+mod fleet;
 mod guard;
 mod other_producers;
 mod outage;
