@@ -262,7 +262,10 @@ impl Fleet {
     }
 
     async fn lane_ended(&mut self, shard: u16, ended: Result<(), JoinError>) -> Result<(), String> {
-        self.owned.remove(&shard);
+        let owned = self.owned.remove(&shard);
+        if owned.is_some_and(|owned| !owned.lease.is_held() && !owned.abort.is_cancelled()) {
+            tracing::warn!(shard, "the lease has run out: dropped what was in hand");
+        }
         // If this fails, the lease runs out by itself.
         if let Err(failure) = self.shared.stream.release(shard, &self.token).await {
             self.shared.meter.retried(&failure);
