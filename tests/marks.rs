@@ -33,10 +33,13 @@ async fn no_mark_stays(name: &str, fault: Fault) {
     let raised = world.deliveries(0).await.into_iter().filter(|count| *count == 2).count();
     assert!(raised > 0, "the mark was made, and cannot be taken back yet");
     proxy.set(Way::Open);
-    worker.until_metric("hexlane_buffered_events", ENTRIES as f64).await;
+    eventually("all of it is in hand, and every counter stands at 1", async || {
+        let in_hand = worker.metric("hexlane_buffered_events").await == Some(ENTRIES as f64);
+        in_hand && world.deliveries(0).await == [1; ENTRIES]
+    })
+    .await;
     worker.until_metric(REFUSED, 2.0).await;
-    // Those of the last page are put back in a moment.
-    eventually("every counter stands at 1", async || world.deliveries(0).await == [1; ENTRIES]).await;
+    assert_eq!(world.deliveries(0).await, [1; ENTRIES], "waiting for the database counts for nothing");
     world.sql(ROOM_AGAIN).await;
     world.drained().await;
     assert_eq!((count_rows(&world).await, world.dead_letters().await.len()), (ENTRIES as i64, 0));
