@@ -9,6 +9,7 @@ mod edge_events;
 mod faults;
 mod fleet;
 mod guard;
+mod marks;
 mod other_producers;
 mod outage;
 mod poison;

@@ -42,6 +42,55 @@ async fn the_cursor_is_carried_over_pages_that_hold_nothing() {
     assert_eq!(world.dead_letters().await.len(), 0);
 }
 
+/// One look brings the whole list before anything new is read. Were the rest of it left for the next
+/// look, the state would still be right in the end, and the order would not.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_page_of_the_pending_list_comes_before_what_is_new() {
+    const FEATURES: usize = 3500;
+    let world = World::shared("pages_first", 1).await;
+    strand(&world, 0, "dead", &points("p", FEATURES), &[]).await;
+    // The first of the new ones belong to the last of the pending ones.
+    let newer: Vec<_> = (0..FEATURES).rev().map(|n| point(&format!("p{n}"), 2, 4.3, 52.1)).collect();
+    world.add_together(0, &newer).await;
+    // Batches far smaller than a page: in one batch with a newer event, an older one would be
+    // superseded, whichever was read first.
+    let counts = world.worker().set("BATCH_ROWS", "50").set("REORDER_WINDOW", "0s").once().await;
+    assert_eq!((counts.settled(), counts.stale), (2 * FEATURES as u64, 0), "{counts:?}");
+    assert_eq!(count_rows(&world).await, FEATURES as i64);
+}
+
+/// The timed looks at the pending list are a safety net that becomes slower and slower while they
+/// bring nothing. What a renewal sees does not wait for the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_renewal_finds_pending_is_taken_over_however_long_the_looks_pause() {
+    /// The pause after the last of as many looks in vain is drawn from twelve days.
+    const LOOKS: i64 = 20;
+    let world = World::shared("renewal", 1).await;
+    // A user of its own, so that the server can end this worker's connections and nobody else's.
+    let user = &world.namespace;
+    let _: String = world.ask(&format!("ACL SETUSER {user} on >secret ~* &* +@all")).await;
+    let url = world.redis_url.replace("redis://", &format!("redis://{user}:secret@"));
+    let worker = world.worker().set("REDIS_URL", &url).set("MIN_IDLE", "30d").set("RETRY_CAP", "100ms");
+    // A lease that ends would be a look as well.
+    let worker = worker.set("LEASE", "2m").ready().await;
+    for round in 1..=LOOKS {
+        let killed: i64 = world.ask(&format!("CLIENT KILL USER {user}")).await;
+        assert!(killed > 0);
+        // A new connection looks before it reads.
+        world.add(0, &point("read", round, 4.3, 52.1)).await;
+        let read = async || world.state("read").await == Some((round, "update".into()));
+        eventually("the worker reads again", read).await;
+    }
+    world.drained().await;
+    assert_eq!(worker.metric("hexlane_reclaimed_total").await, Some(0.0), "the looks were in vain");
+    strand(&world, 0, "gone", &points("stranded", 3), &[]).await;
+    world.drained().await;
+    assert_eq!(count_rows(&world).await, 4);
+    assert_eq!(worker.metric("hexlane_reclaimed_total").await, Some(3.0));
+    worker.stop().await.assert_balanced();
+    let _: i64 = world.ask(&format!("ACL DELUSER {user}")).await;
+}
+
 /// Waiting for the database uses up no delivery, and what is in hand is not started again.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_that_waits_for_the_database_keeps_its_entries() {

@@ -1,95 +1,9 @@
 //! One worker's own way to a server is cut, while everybody else's is not.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-
 use super::{leases, name_of, named, settled, shares, tokens};
-use crate::world::{World, eventually, point};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Open,
-    /// Connections are ended, and new ones as soon as they come.
-    Closed,
-}
-
-/// A way to a server over loopback.
-struct Proxy {
-    address: String,
-    way: watch::Sender<Way>,
-    /// An answer that holds this is cut in its middle, and the way is closed.
-    cut: watch::Sender<Option<&'static [u8]>>,
-}
-
-impl Proxy {
-    /// To the host and port of a URL such as `redis://host:port` or `postgres://user@host:port/db`.
-    async fn to(url: &str) -> (Arc<Self>, String) {
-        let server = url.split_once("://").unwrap().1.rsplit('@').next().unwrap().split('/').next().unwrap().to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let proxied = url.replace(&server, &address);
-        let proxy = Arc::new(Self { address, way: watch::Sender::new(Way::Open), cut: watch::Sender::new(None) });
-        tokio::spawn(proxy.clone().listen(listener, server));
-        (proxy, proxied)
-    }
-
-    async fn listen(self: Arc<Self>, listener: TcpListener, server: String) {
-        loop {
-            let (client, _) = listener.accept().await.unwrap();
-            if *self.way.borrow() == Way::Open {
-                // While a server starts there is nobody to connect to: the client is let go.
-                if let Ok(upstream) = TcpStream::connect(&server).await {
-                    tokio::spawn(self.clone().carry(client, upstream));
-                }
-            }
-        }
-    }
-
-    async fn carry(self: Arc<Self>, client: TcpStream, server: TcpStream) {
-        let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
-        let mut way = self.way.subscribe();
-        // Whichever ends first, all halves are dropped and both connections closed.
-        tokio::select! {
-            _ = way.wait_for(|way| *way == Way::Closed) => {}
-            () = self.pump(from_client, to_server, false) => {}
-            () = self.pump(from_server, to_client, true) => {}
-        }
-    }
-
-    async fn pump(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_answer: bool) {
-        let mut buffer = vec![0; 64 << 10];
-        while let Ok(length @ 1..) = from.read(&mut buffer).await {
-            let cut = *self.cut.borrow();
-            if is_answer && cut.is_some_and(|text| buffer[..length].windows(text.len()).any(|part| part == text)) {
-                let _ = to.write_all(&buffer[..length / 2]).await;
-                self.cut.send_replace(None);
-                self.set(Way::Closed);
-                return;
-            }
-            if to.write_all(&buffer[..length]).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    fn set(&self, way: Way) {
-        eprintln!("{}: {way:?}", self.address);
-        self.way.send_replace(way);
-    }
-
-    fn cut_answers_with(&self, text: &'static [u8]) {
-        self.cut.send_replace(Some(text));
-    }
-
-    async fn until(&self, wanted: Way) {
-        eventually(&format!("the way is {wanted:?}"), async || *self.way.borrow() == wanted).await;
-    }
-}
+use crate::world::{Fault, Proxy, Way, World, eventually, point};
 
 /// The entries of the lost reply are handled before those that came after them.
 #[tokio::test(flavor = "multi_thread")]
@@ -103,7 +17,7 @@ async fn entries_of_a_lost_reply_come_before_later_ones() {
     settled(&world, &["cut"]).await;
     let versions = |version| -> Vec<_> { (0..FEATURES).map(|n| point(&format!("F{n}"), version, 4.3, 52.1)).collect() };
     for round in 0..4 {
-        proxy.cut_answers_with(b"feature_id");
+        proxy.once(Fault::CutAnswer(b"feature_id"));
         world.add_together(0, &versions(2 * round + 1)).await;
         proxy.until(Way::Closed).await;
         assert_eq!(world.pending().await, FEATURES as u64, "delivered, and lost on the way");

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{leases, name_of, named, names, settled, shares, take_busiest, tokens};
-use crate::world::{Worker, World, eventually, full, point};
+use crate::world::{Proxy, Way, Worker, World, eventually, full, point};
 
 const SHARDS: u16 = 16;
 
@@ -148,4 +148,39 @@ async fn a_worker_without_a_shard_stands_by_in_good_health() {
         applied += counts.applied;
     }
     assert_eq!(applied, 2);
+}
+
+/// It has no lane that would notice: its readiness is all that says whether it could step in.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_stands_by_is_ready_only_while_both_servers_answer() {
+    let world = World::shared("standby_cut", 1).await;
+    let (mut workers, mut ways) = (Vec::new(), Vec::new());
+    for name in ["a", "b"] {
+        let (redis, redis_url) = Proxy::to(&world.redis_url).await;
+        let (postgres, database_url) = Proxy::to(&world.database_url).await;
+        let command = named(&world, name).set("REDIS_URL", &redis_url).set("DATABASE_URL", &database_url);
+        workers.push((name.to_owned(), command.ready().await));
+        ways.push([("redis", redis), ("postgres", postgres)]);
+    }
+    let owners = settled(&world, &names(&workers)).await;
+    lanes_match(&workers, &owners).await;
+    let place = workers.iter().position(|(name, _)| *name != owners[0]).unwrap();
+    let idle = &workers[place].1;
+    for (server, way) in &ways[place] {
+        way.set(Way::Closed);
+        eventually(&format!("it misses {server}, and only that"), async || {
+            let (status, body) = idle.get("/readyz").await.unwrap();
+            let said: serde_json::Value = serde_json::from_str(&body).unwrap();
+            status == 503 && ["redis", "postgres"].iter().all(|name| said[name] == (name != server))
+        })
+        .await;
+        assert_eq!(idle.get("/healthz").await.unwrap().0, 200, "it works, and would be of no better use restarted");
+        way.set(Way::Open);
+        idle.until_ready(true).await;
+        assert_eq!(settled(&world, &["a", "b"]).await, owners);
+    }
+    for (_, worker) in workers {
+        assert!(worker.is_ready().await);
+        worker.stop().await.assert_balanced();
+    }
 }

@@ -2,6 +2,7 @@
 //! and a way to wait for conditions.
 
 mod process;
+mod proxy;
 mod servers;
 mod traffic;
 
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::NoTls;
 
 pub use process::{Counts, Worker, WorkerCommand};
+pub use proxy::{Fault, Proxy, Way, holds};
 pub use servers::{Server, Servers};
 pub use traffic::Traffic;
 
@@ -182,6 +184,13 @@ impl World {
             }
         }
         sum
+    }
+
+    /// How often each pending entry of a shard was delivered, in id order.
+    pub async fn deliveries(&self, shard: u16) -> Vec<i64> {
+        let ask = format!("XPENDING {} hexlane - + 10000", self.events_key(shard));
+        let rows: Vec<(String, String, i64, i64)> = self.ask(&ask).await;
+        rows.into_iter().map(|(_, _, _, deliveries)| deliveries).collect()
     }
 
     /// Every dead letter of every shard, each with its fields.

@@ -1,0 +1,126 @@
+//! A way to a server that can be closed, and on which a single request or answer can get lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::eventually;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Open,
+    /// Connections are ended, and new ones as soon as they come.
+    Closed,
+}
+
+/// What gets lost, once; the way is closed with it.
+#[derive(Clone, Copy)]
+pub enum Fault {
+    /// Half of the answer that holds this.
+    CutAnswer(&'static [u8]),
+    /// The answer to such a request: the server has done what it was asked for.
+    LoseAnswerTo(fn(&[u8]) -> bool),
+    /// Such a request: the server never sees it.
+    LoseRequest(fn(&[u8]) -> bool),
+}
+
+/// Whether `text` is somewhere in `bytes`.
+pub fn holds(bytes: &[u8], text: &[u8]) -> bool {
+    bytes.windows(text.len()).any(|part| part == text)
+}
+
+/// A way to a server over loopback.
+pub struct Proxy {
+    address: String,
+    way: watch::Sender<Way>,
+    fault: watch::Sender<Option<Fault>>,
+}
+
+impl Proxy {
+    /// To the host and port of a URL such as `redis://host:port` or `postgres://user@host:port/db`.
+    pub async fn to(url: &str) -> (Arc<Self>, String) {
+        let server = url.split_once("://").unwrap().1.rsplit('@').next().unwrap().split('/').next().unwrap().to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let proxied = url.replace(&server, &address);
+        let proxy = Arc::new(Self { address, way: watch::Sender::new(Way::Open), fault: watch::Sender::new(None) });
+        tokio::spawn(proxy.clone().listen(listener, server));
+        (proxy, proxied)
+    }
+
+    async fn listen(self: Arc<Self>, listener: TcpListener, server: String) {
+        loop {
+            let (client, _) = listener.accept().await.unwrap();
+            if *self.way.borrow() == Way::Open {
+                // While a server starts there is nobody to connect to: the client is let go.
+                if let Ok(upstream) = TcpStream::connect(&server).await {
+                    tokio::spawn(self.clone().carry(client, upstream));
+                }
+            }
+        }
+    }
+
+    async fn carry(self: Arc<Self>, client: TcpStream, server: TcpStream) {
+        let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+        let mut way = self.way.subscribe();
+        let next_answer_is_lost = AtomicBool::new(false);
+        // Whichever ends first, all halves are dropped and both connections closed.
+        tokio::select! {
+            _ = way.wait_for(|way| *way == Way::Closed) => {}
+            () = self.pump(from_client, to_server, |request| self.spoil_request(request, &next_answer_is_lost)) => {}
+            () = self.pump(from_server, to_client, |answer| self.spoil_answer(answer, &next_answer_is_lost)) => {}
+        }
+    }
+
+    /// `spoil` says how much still gets through, if this is what gets lost.
+    async fn pump(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, spoil: impl Fn(&[u8]) -> Option<usize>) {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(length @ 1..) = from.read(&mut buffer).await {
+            if let Some(length) = spoil(&buffer[..length]) {
+                let _ = to.write_all(&buffer[..length]).await;
+                self.fault.send_replace(None);
+                self.set(Way::Closed);
+                return;
+            }
+            if to.write_all(&buffer[..length]).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn spoil_request(&self, request: &[u8], next_answer_is_lost: &AtomicBool) -> Option<usize> {
+        match *self.fault.borrow() {
+            Some(Fault::LoseRequest(is_meant)) => is_meant(request).then_some(0),
+            Some(Fault::LoseAnswerTo(is_meant)) => {
+                next_answer_is_lost.fetch_or(is_meant(request), Ordering::Relaxed);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn spoil_answer(&self, answer: &[u8], is_lost: &AtomicBool) -> Option<usize> {
+        match *self.fault.borrow() {
+            Some(Fault::CutAnswer(text)) => holds(answer, text).then_some(answer.len() / 2),
+            Some(Fault::LoseAnswerTo(_)) => is_lost.load(Ordering::Relaxed).then_some(0),
+            _ => None,
+        }
+    }
+
+    pub fn set(&self, way: Way) {
+        eprintln!("{}: {way:?}", self.address);
+        self.way.send_replace(way);
+    }
+
+    pub fn once(&self, fault: Fault) {
+        self.fault.send_replace(Some(fault));
+    }
+
+    pub async fn until(&self, wanted: Way) {
+        eventually(&format!("the way is {wanted:?}"), async || *self.way.borrow() == wanted).await;
+    }
+}
