@@ -63,6 +63,15 @@ pub struct Event {
     pub cell: Option<u64>,
 }
 
+impl Event {
+    /// Bytes that a statement carries for it, about.
+    pub fn size(&self) -> usize {
+        let shape = self.shape.as_ref();
+        let geometry = shape.map_or(0, |shape| shape.footprint.len() + shape.with_heights.as_ref().map_or(0, Vec::len));
+        64 + self.feature_id.len() + geometry + self.properties.as_ref().map_or(0, String::len)
+    }
+}
+
 /// What is known of an event that cannot be written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rejection {

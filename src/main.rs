@@ -9,6 +9,7 @@ use hexlane::cli::{Cli, Command, LogFormat};
 use hexlane::{commands, worker};
 use tracing_subscriber::EnvFilter;
 
+
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
 

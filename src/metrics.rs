@@ -19,8 +19,8 @@ const ROWS_BUCKETS: [f64; 9] = [1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000
 pub struct Meter {
     registry: Registry,
     entries_read: IntCounter,
-    outcomes: IntCounterVec,
-    dead_letters: IntCounterVec,
+    outcomes: Vec<IntCounter>,
+    dead_letters: Vec<IntCounter>,
     released: IntCounter,
     lost: IntCounter,
     reclaimed: IntCounter,
@@ -59,10 +59,12 @@ impl Meter {
             registry.register(Box::new(histogram.clone()))?;
             Ok::<_, prometheus::Error>(histogram)
         };
-        let meter = Self {
+        let outcomes = counters("hexlane_events_total", "Settled entries by outcome.", &["outcome"])?;
+        let dead_letters = counters("hexlane_dead_letters_total", "Dead letters by reason.", &["reason"])?;
+        Ok(Self {
             entries_read: counter("hexlane_entries_read_total", "Stream entries read or taken over.")?,
-            outcomes: counters("hexlane_events_total", "Settled entries by outcome.", &["outcome"])?,
-            dead_letters: counters("hexlane_dead_letters_total", "Dead letters by reason.", &["reason"])?,
+            outcomes: Outcome::ALL.iter().map(|outcome| outcomes.with_label_values(&[outcome.as_str()])).collect(),
+            dead_letters: Reason::ALL.iter().map(|reason| dead_letters.with_label_values(&[reason.as_str()])).collect(),
             released: counter("hexlane_released_total", "Entries given up unsettled; they come again.")?,
             lost: counter("hexlane_lost_total", "Entries deleted by someone before they were handled.")?,
             reclaimed: counter("hexlane_reclaimed_total", "Pending entries taken over.")?,
@@ -77,14 +79,7 @@ impl Meter {
             batch_rows: histogram("hexlane_batch_rows", "Entries settled with one batch.", &ROWS_BUCKETS)?,
             troubled: [AtomicUsize::new(0), AtomicUsize::new(0)],
             registry,
-        };
-        for outcome in Outcome::ALL {
-            meter.outcomes.with_label_values(&[outcome.as_str()]);
-        }
-        for reason in Reason::ALL {
-            meter.dead_letters.with_label_values(&[reason.as_str()]);
-        }
-        Ok(meter)
+        })
     }
 
     /// Entries came into hand.
@@ -93,16 +88,22 @@ impl Meter {
         self.buffered.add(entries as i64);
     }
 
-    /// One entry in hand is settled.
-    pub fn settled(&self, outcome: Outcome) {
-        self.outcomes.with_label_values(&[outcome.as_str()]).inc();
-        self.buffered.dec();
+    /// Entries in hand are settled.
+    pub fn settled(&self, outcomes: impl ExactSizeIterator<Item = Outcome>) {
+        self.buffered.sub(outcomes.len() as i64);
+        let mut counts = [0_u64; Outcome::ALL.len()];
+        for outcome in outcomes {
+            counts[outcome as usize] += 1;
+        }
+        for (counter, count) in self.outcomes.iter().zip(counts) {
+            counter.inc_by(count);
+        }
     }
 
     /// One entry in hand is settled as a dead letter.
     pub fn dead_lettered(&self, reason: Reason) {
-        self.dead_letters.with_label_values(&[reason.as_str()]).inc();
-        self.settled(Outcome::DeadLettered);
+        self.dead_letters[reason as usize].inc();
+        self.settled(std::iter::once(Outcome::DeadLettered));
     }
 
     /// Entries in hand are given up.
@@ -125,10 +126,12 @@ impl Meter {
     /// A batch has been answered by the database.
     pub fn committed(&self, ids: impl ExactSizeIterator<Item = EntryId>, server_now_ms: i64) {
         self.batch_rows.observe(ids.len() as f64);
+        let latency = self.commit_latency.local();
         for id in ids {
             let waited_ms = server_now_ms.saturating_sub_unsigned(id.ms).max(0);
-            self.commit_latency.observe(waited_ms as f64 / 1000.0);
+            latency.observe(waited_ms as f64 / 1000.0);
         }
+        latency.flush();
     }
 
     /// A lane has started (1) or ended (-1).
@@ -148,7 +151,7 @@ impl Meter {
 
     /// The counts of this process as one line of JSON.
     pub fn summary(&self) -> String {
-        let count = |outcome: Outcome| self.outcomes.with_label_values(&[outcome.as_str()]).get();
+        let count = |outcome: Outcome| self.outcomes[outcome as usize].get();
         let mut counts = vec![("read", self.entries_read.get())];
         counts.extend(Outcome::ALL.map(|outcome| (outcome.as_str(), count(outcome))));
         counts.extend([("released", self.released.get()), ("lost", self.lost.get())]);

@@ -14,6 +14,7 @@ use crate::event::EntryId;
 use crate::failure::{Failure, RetryPolicy};
 use crate::fleet::yielding::WriteHealth;
 use crate::fleet::{Fleet, FleetSettings};
+use crate::lane::group_commit::GroupCommit;
 use crate::lane::{LaneSettings, Shared};
 use crate::metrics::Meter;
 use crate::shard::{Keys, Topology};
@@ -67,9 +68,11 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
         shards = topology.shards, shard_by = %topology.shard_by, h3_resolution = %topology.h3_resolution,
         ?settings, "settings in force"
     );
+    let commits = Arc::new(GroupCommit::start(&store, pool_size(&args), args.batch_rows));
     let shared = Shared {
         stream,
         store,
+        commits,
         meter: meter.clone(),
         settings,
         write_health: WriteHealth::default(),

@@ -138,9 +138,11 @@ impl Fleet {
     /// Until the next tick, or until a lane has ended.
     async fn wait(&mut self, stop: &CancellationToken) -> Result<(), String> {
         let next = Instant::now() + self.tick();
+        let commits = self.shared.commits.clone();
         tokio::select! {
             () = tokio::time::sleep_until(next) => Ok(()),
             () = stop.cancelled() => Ok(()),
+            () = commits.broken() => Err("a writer has failed".into()),
             Some(ended) = self.lanes.join_next() => match ended {
                 Ok((shard, ended)) => self.lane_ended(shard, ended).await,
                 Err(error) => Err(format!("a lane has failed: {error}")),

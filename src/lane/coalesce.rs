@@ -14,10 +14,10 @@ pub struct Group {
 /// Groups `candidates` by feature, the groups sorted by feature id, so that concurrent batches lock
 /// their rows in one order. Of equal keys the earlier place counts as the newer: the first one
 /// written stays.
-pub fn by_feature(events: &[&Event], candidates: &[usize]) -> Vec<Group> {
+pub fn by_feature(events: &[Event], candidates: &[usize]) -> Vec<Group> {
     let mut members = candidates.to_vec();
     members.sort_unstable_by(|&a, &b| {
-        let (left, right) = (events[a], events[b]);
+        let (left, right) = (&events[a], &events[b]);
         left.feature_id.cmp(&right.feature_id).then_with(|| right.key.cmp(&left.key)).then_with(|| a.cmp(&b))
     });
     members
@@ -36,7 +36,7 @@ pub struct Copies {
 }
 
 /// Finds the copies among `events`, which are in entry order.
-pub fn copies(events: &[&Event]) -> Copies {
+pub fn copies(events: &[Event]) -> Copies {
     let mut known: HashMap<(&str, &str), usize> = HashMap::new();
     let mut copies = Copies::default();
     for (place, event) in events.iter().enumerate() {
@@ -73,7 +73,6 @@ mod tests {
     #[test]
     fn the_newest_comes_first_and_of_equal_keys_the_earlier() {
         let events = [event("b", 1, None), event("a", 2, None), event("b", 3, None), event("b", 3, None)];
-        let events: Vec<&Event> = events.iter().collect();
         let groups = by_feature(&events, &[0, 1, 2, 3]);
         assert_eq!(groups, [Group { members: vec![1] }, Group { members: vec![2, 3, 0] }]);
     }
@@ -87,7 +86,6 @@ mod tests {
             event("a", 2, None),
             event("a", 3, Some("x")),
         ];
-        let events: Vec<&Event> = events.iter().collect();
         let copies = copies(&events);
         assert_eq!(copies.firsts, [0, 1, 3]);
         assert_eq!(copies.waiting, HashMap::from([(0, vec![2, 4])]));

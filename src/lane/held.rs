@@ -1,13 +1,14 @@
 //! The ids of all entries a lane has in hand, from the read to the settling.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::event::EntryId;
 
 /// Counts copies: after a group was made again, an entry in hand is delivered a second time.
 #[derive(Debug, Default)]
-pub struct Held(Mutex<HashMap<EntryId, u32>>);
+pub struct Held(Mutex<FxHashMap<EntryId, u32>>);
 
 impl Held {
     /// Entries come into hand.
@@ -18,21 +19,21 @@ impl Held {
         }
     }
 
-    /// One copy of the id is settled or lost; false if none was held.
-    pub fn remove(&self, id: EntryId) -> bool {
+    /// One copy of each id is settled or lost.
+    pub fn remove(&self, ids: &[EntryId]) {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match held.get_mut(&id) {
-            Some(copies) if *copies > 1 => *copies -= 1,
-            Some(_) => drop(held.remove(&id)),
-            None => return false,
+        for id in ids {
+            match held.get_mut(id) {
+                Some(copies) if *copies > 1 => *copies -= 1,
+                _ => drop(held.remove(id)),
+            }
         }
-        true
     }
 
     /// What is held now. Taken before the server is asked for pending entries, it holds everything
     /// that the answer may name although it is in hand: settling removes an id only after Redis
     /// has, and only the reader itself adds.
-    pub fn snapshot(&self) -> std::collections::HashSet<EntryId> {
+    pub fn snapshot(&self) -> FxHashSet<EntryId> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 

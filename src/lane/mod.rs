@@ -7,6 +7,7 @@
 //! takes what this lane holds.
 
 pub mod coalesce;
+pub mod group_commit;
 mod held;
 mod intake;
 pub mod reorder;
@@ -31,8 +32,10 @@ use crate::judge::Limits;
 use crate::metrics::Meter;
 use crate::store::Store;
 use crate::stream::Stream;
+use group_commit::GroupCommit;
 pub use held::Held;
 use reorder::Reorder;
+use write::Fate;
 
 /// Decoded batches that may wait for the lane.
 const AHEAD: usize = 4;
@@ -67,6 +70,8 @@ pub struct Shared {
     pub stream: Stream,
     /// PostgreSQL.
     pub store: Store,
+    /// Its writers.
+    pub commits: Arc<GroupCommit>,
     /// Counts.
     pub meter: Arc<Meter>,
     /// Settings.
@@ -122,7 +127,7 @@ pub async fn run(shard: u16, shared: Shared, term: Term) -> Result<(), tokio::ta
     let mut intake = tokio::spawn(intake::run(shard, shared.clone(), term.clone(), ahead));
     shared.meter.lanes(1);
     let reorder = Reorder::default();
-    let lane = Lane { shard, shared: shared.clone(), term: term.clone(), batches, reorder, ready: Vec::new() };
+    let lane = Lane { shard, shared: shared.clone(), term: term.clone(), batches, reorder, ready: Vec::new(), written: Vec::new() };
     lane.run().await;
     // The lane has dropped its end of the channel, which ends an intake that is handing over; one
     // that is reading ends by this.
@@ -149,6 +154,8 @@ struct Lane {
     reorder: Reorder,
     /// Due to be written, in order.
     ready: Vec<Item>,
+    /// Written, and to be settled beside the next write.
+    written: Vec<(EntryId, Fate)>,
 }
 
 impl Lane {
@@ -160,14 +167,14 @@ impl Lane {
             if ended {
                 self.reorder.release_all(&mut self.ready);
             }
-            if !self.ready.is_empty() {
-                let batch = self.take_batch();
-                if self.write_and_settle(batch).await.is_none() {
-                    return;
-                }
-            } else if ended {
+            let more = !self.ready.is_empty();
+            if (more || !self.written.is_empty()) && self.write_and_settle().await.is_none() {
                 return;
-            } else {
+            }
+            if !more && ended {
+                return;
+            }
+            if !more {
                 self.wait().await;
             }
         }
@@ -226,11 +233,15 @@ impl Lane {
         }
     }
 
-    /// `None` if the worker is leaving before the batch was settled.
-    async fn write_and_settle(&mut self, mut batch: Vec<Item>) -> Option<()> {
+    /// Writes what is due while what was written before is settled. `None` if the worker is leaving
+    /// before both were done.
+    async fn write_and_settle(&mut self) -> Option<()> {
+        let mut batch = self.take_batch();
         // Events of one feature arrive in order; across features the buffer mixes them.
         batch.sort_by_key(|item| item.id);
-        let fates = self.write(batch).await?;
-        self.settle(fates).await
+        let written = std::mem::take(&mut self.written);
+        let (fates, settled) = tokio::join!(self.write(batch), self.settle(written));
+        self.written = fates?;
+        settled
     }
 }

@@ -12,8 +12,6 @@ impl Lane {
     /// Settles every entry of a batch, trying until Redis answers; `None` if the worker is
     /// leaving or the lease is over.
     pub(super) async fn settle(&self, fates: Vec<(EntryId, Fate)>) -> Option<()> {
-        let now_ms = self.shared.stream.server_now_ms();
-        self.shared.meter.committed(fates.iter().map(|(id, _)| *id), now_ms);
         let (mut settled, mut dead) = (Vec::with_capacity(fates.len()), Vec::new());
         for (id, fate) in &fates {
             match fate {
@@ -28,10 +26,8 @@ impl Lane {
     async fn acknowledge(&self, settled: &[(EntryId, Outcome)]) -> Option<()> {
         let ids: Vec<EntryId> = settled.iter().map(|(id, _)| *id).collect();
         self.persist(|| self.shared.stream.ack(self.shard, &ids)).await?;
-        for (id, outcome) in settled {
-            self.shared.meter.settled(*outcome);
-            self.term.held.remove(*id);
-        }
+        self.shared.meter.settled(settled.iter().map(|(_, outcome)| *outcome));
+        self.term.held.remove(&ids);
         Some(())
     }
 
@@ -53,7 +49,7 @@ impl Lane {
                 }
                 Burial::GroupGone => self.shared.meter.released(1),
             }
-            self.term.held.remove(*id);
+            self.term.held.remove(&[*id]);
         }
         if let Some((first, rejection)) = dead.first() {
             // One line a batch, however many there are; the dead letters themselves say the rest.

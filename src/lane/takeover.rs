@@ -9,7 +9,7 @@
 //! encoded) and put back before it is written: only a process that dies in between leaves a mark.
 //! Those with a mark are prepared one at a time, with nothing else being prepared in the process.
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 use super::Item;
 use super::intake::Intake;
@@ -55,7 +55,7 @@ impl Intake {
         }
         if !gone.is_empty() {
             self.shared.stream.ack(self.shard, &gone).await?;
-            self.note_gone(&gone, &HashSet::new());
+            self.note_gone(&gone, &FxHashSet::default());
         }
         self.count.learn(&entries);
         self.shared.meter.reclaimed(entries.len());
@@ -122,7 +122,7 @@ impl Intake {
 
     /// Entries that were deleted while they were pending: nothing can be done but to say so.
     /// One that is in hand is still written and settled, so it is not lost.
-    fn note_gone(&self, gone: &[EntryId], in_hand: &HashSet<EntryId>) {
+    fn note_gone(&self, gone: &[EntryId], in_hand: &FxHashSet<EntryId>) {
         let gone: Vec<EntryId> = gone.iter().copied().filter(|id| !in_hand.contains(id)).collect();
         for id in &gone {
             tracing::warn!(shard = self.shard, entry = %id, "lost: somebody deleted this entry while it was pending");

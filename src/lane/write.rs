@@ -1,9 +1,11 @@
-//! One batch against the database: ledger, coalescing and guard in one statement, and what to do
-//! when the database refuses.
+//! One batch against the database: ledger, coalescing and guard in one statement, with the batches of
+//! other lanes or alone, and what to do when the database refuses.
 //!
 //! Comes in: judged items in entry order. Goes out: the fate of each. A row that the database
 //! refuses costs itself only: the batch is halved until the row is found. A server that is away
 //! costs time only.
+
+use std::sync::Arc;
 
 use crate::event::{EntryId, Event, Outcome, Reason, Rejection};
 use crate::failure::{Class, Failure};
@@ -11,6 +13,7 @@ use crate::metrics::Trouble;
 use crate::store::statement::Stored;
 
 use super::coalesce::{self, Group};
+use super::group_commit::{Refused, Request};
 use super::{Item, Lane};
 
 /// How often the same work may fail while the server takes other rows.
@@ -34,30 +37,37 @@ impl Fate {
 impl Lane {
     /// The fate of every item; `None` if the worker is leaving or the lease is over.
     pub(super) async fn write(&self, batch: Vec<Item>) -> Option<Vec<(EntryId, Fate)>> {
-        let (mut good, mut bad) = (Vec::new(), Vec::new());
+        if batch.is_empty() {
+            return Some(Vec::new());
+        }
+        let (mut ids, mut events, mut bad) = (Vec::new(), Vec::with_capacity(batch.len()), Vec::new());
         for item in batch {
             match item.verdict {
-                Ok(event) => good.push((item.id, event)),
+                Ok(event) => {
+                    ids.push(item.id);
+                    events.push(event);
+                }
                 Err(rejection) => bad.push((item.id, rejection)),
             }
         }
         // Asked before the batch is written, and after the previous batch's answer.
         let stored = self.stored_before(&bad).await?;
-        let events: Vec<&Event> = good.iter().map(|(_, event)| event).collect();
+        let events = Arc::new(events);
         let mut fates = Fates(events.iter().map(|_| None).collect());
         self.write_good(&events, &mut fates).await?;
+        let good = ids.into_iter().zip(&*events).zip(fates.0);
         let good: Vec<(EntryId, &Event, Fate)> = good
-            .iter()
-            .zip(fates.0)
             // Every event has a fate; were one missing, its entry would stay pending and come again.
-            .filter_map(|((id, event), fate)| Some((*id, event, fate?)))
+            .filter_map(|((id, event), fate)| Some((id, event, fate?)))
             .collect();
         let bad: Vec<(EntryId, Fate)> = bad
             .into_iter()
             .zip(stored)
             .map(|((id, rejection), stored)| (id, judge_bad(id, rejection, stored, &good)))
             .collect();
-        Some(good.into_iter().map(|(id, _, fate)| (id, fate)).chain(bad).collect())
+        let fates: Vec<(EntryId, Fate)> = good.into_iter().map(|(id, _, fate)| (id, fate)).chain(bad).collect();
+        self.shared.meter.committed(fates.iter().map(|(id, _)| *id), self.shared.stream.server_now_ms());
+        Some(fates)
     }
 
     /// What is stored about the features of bad events; one query, none for a batch without any.
@@ -93,7 +103,7 @@ impl Lane {
         }
     }
 
-    async fn write_good(&self, events: &[&Event], fates: &mut Fates) -> Option<()> {
+    async fn write_good(&self, events: &Arc<Vec<Event>>, fates: &mut Fates) -> Option<()> {
         let coalesce::Copies { firsts, mut waiting } = coalesce::copies(events);
         let mut candidates = firsts;
         while !candidates.is_empty() {
@@ -120,7 +130,12 @@ impl Lane {
     }
 
     /// Writes groups of features, halving them while the database refuses.
-    async fn write_candidates(&self, events: &[&Event], candidates: &[usize], fates: &mut Fates) -> Option<()> {
+    async fn write_candidates(
+        &self,
+        events: &Arc<Vec<Event>>,
+        candidates: &[usize],
+        fates: &mut Fates,
+    ) -> Option<()> {
         let mut parts = vec![coalesce::by_feature(events, candidates)];
         while let Some(mut part) = parts.pop() {
             let Err(refusal) = self.attempt(events, &part, fates).await? else { continue };
@@ -132,10 +147,10 @@ impl Lane {
             let Some(mut group) = part.pop() else { continue };
             let newest = group.members.remove(0);
             if group.members.is_empty() {
-                fates.set(newest, Fate::Dead(refused(events[newest], &refusal)));
+                fates.set(newest, Fate::Dead(refused(&events[newest], &refusal)));
             } else if events[newest].event_id.is_none() && !has_event_ids(events, &group) {
                 // Only the newest was sent, so it is the one that was refused.
-                fates.set(newest, Fate::Dead(refused(events[newest], &refusal)));
+                fates.set(newest, Fate::Dead(refused(&events[newest], &refusal)));
                 parts.push(vec![group]);
             } else {
                 // The ledger decided which of them was written: ask for each alone, newest first.
@@ -147,19 +162,34 @@ impl Lane {
     }
 
     /// Writes one part until the database has answered it: with the outcomes, or with a refusal.
-    async fn attempt(&self, events: &[&Event], part: &[Group], fates: &mut Fates) -> Option<Result<(), Failure>> {
+    async fn attempt(
+        &self,
+        events: &Arc<Vec<Event>>,
+        part: &[Group],
+        fates: &mut Fates,
+    ) -> Option<Result<(), Failure>> {
+        let mut alone = false;
         let mut trouble = Trouble::none(&self.shared.meter);
         let mut retry = self.shared.settings.retry.start();
         let mut suspect = 0;
         loop {
-            let failure = match self.unless_aborted(self.send(events, part, fates)).await? {
+            let failure = match self.unless_aborted(self.send(events, part, alone, fates)).await? {
                 Ok(()) => {
                     trouble.end(self.shard);
                     self.shared.write_health.succeeded();
                     return Some(Ok(()));
                 }
-                Err(failure) if failure.class == Class::Row => return Some(Err(failure)),
-                Err(failure) => failure,
+                Err(Refused { failure, shared: true }) if !failure.is_silence() => {
+                    // Whose fault it was, the next attempt will tell.
+                    self.shared.meter.retried(&failure);
+                    alone = true;
+                    continue;
+                }
+                Err(Refused { failure, .. }) if failure.class == Class::Row => return Some(Err(failure)),
+                Err(refused) => {
+                    alone |= refused.shared;
+                    refused.failure
+                }
             };
             trouble.add(&failure, self.shard);
             self.shared.write_health.failed();
@@ -189,23 +219,31 @@ impl Lane {
         Some(at_once)
     }
 
-    async fn send(&self, events: &[&Event], part: &[Group], fates: &mut Fates) -> Result<(), Failure> {
-        if part.iter().any(|group| has_event_ids(events, group)) {
-            // In entry order, because of equal keys the first one stays.
+    async fn send(
+        &self,
+        events: &Arc<Vec<Event>>,
+        part: &[Group],
+        alone: bool,
+        fates: &mut Fates,
+    ) -> Result<(), Refused> {
+        let with_ledger = part.iter().any(|group| has_event_ids(events, group));
+        let places: Vec<usize> = if with_ledger {
             let mut members: Vec<usize> = part.iter().flat_map(|group| group.members.iter().copied()).collect();
+            // In entry order, because of equal keys the first one stays.
             members.sort_unstable();
-            let rows: Vec<&Event> = members.iter().map(|&place| events[place]).collect();
-            for (place, outcome) in members.into_iter().zip(self.shared.store.write_with_ledger(&rows).await?) {
-                fates.set(place, Fate::Settled(outcome));
-            }
-            return Ok(());
+            members
+        } else {
+            part.iter().filter_map(|group| group.members.first().copied()).collect()
+        };
+        let (lease, abort) = (self.term.lease.clone(), self.shared.abort.clone());
+        let request = Request { events: events.clone(), places: places.clone(), with_ledger, alone, lease, abort };
+        let outcomes = self.shared.commits.write(request).await?;
+        for (place, outcome) in places.into_iter().zip(outcomes) {
+            fates.set(place, Fate::Settled(outcome));
         }
-        let newest: Vec<&Event> =
-            part.iter().filter_map(|group| events.get(*group.members.first()?).copied()).collect();
-        for (group, written) in part.iter().zip(self.shared.store.write_newest(&newest).await?) {
-            let outcome = if written { Outcome::Applied } else { Outcome::Stale };
-            for (rank, &place) in group.members.iter().enumerate() {
-                fates.set(place, Fate::Settled(if rank == 0 { outcome } else { Outcome::Superseded }));
+        if !with_ledger {
+            for &place in part.iter().flat_map(|group| group.members.iter().skip(1)) {
+                fates.set(place, Fate::Settled(Outcome::Superseded));
             }
         }
         Ok(())
@@ -238,7 +276,7 @@ impl Fates {
     }
 }
 
-fn has_event_ids(events: &[&Event], group: &Group) -> bool {
+fn has_event_ids(events: &[Event], group: &Group) -> bool {
     group.members.iter().any(|&place| events[place].event_id.is_some())
 }
 

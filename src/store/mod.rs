@@ -39,6 +39,7 @@ pub struct Store {
     pool: Pool,
     /// When the server itself is silent for longer, the connection is given up.
     deadline: Duration,
+    lock_timeout: Duration,
     dedup_window: Duration,
 }
 
@@ -72,7 +73,8 @@ impl Store {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
-        let session = session_settings(settings.statement_timeout);
+        let lock_timeout = lock_timeout(settings.statement_timeout);
+        let session = session_settings(settings.statement_timeout, lock_timeout);
         let set_session = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
             let session = session.clone();
             Box::pin(async move { client.batch_execute(&session).await.map_err(HookError::Backend) })
@@ -88,7 +90,7 @@ impl Store {
             .build()
             .map_err(|error| Failure::fatal(Target::Postgres, "pool", error.to_string(), "this is a bug: report it"))?;
         let deadline = settings.statement_timeout + DEADLINE_MARGIN;
-        Ok(Self { config, pool, deadline, dedup_window: settings.dedup_window })
+        Ok(Self { config, pool, deadline, lock_timeout, dedup_window: settings.dedup_window })
     }
 
     /// Hosts and database, for logs.
@@ -195,15 +197,18 @@ fn give_back<T>(client: Object, answer: Result<T, Failure>) -> Result<T, Failure
 /// a crash of the server. `read committed`: under a stricter level the guard would fail with 40001
 /// where it can simply compare with the newest row.
 /// See <https://www.postgresql.org/docs/current/runtime-config-client.html>.
-fn session_settings(statement_timeout: Duration) -> String {
-    let statement_ms = statement_timeout.as_millis().max(1);
-    // Shorter, so that waiting for a lock is told from a statement that is too slow.
-    let lock_ms = (statement_ms * 2 / 3).max(1);
+fn session_settings(statement_timeout: Duration, lock_timeout: Duration) -> String {
+    let (statement_ms, lock_ms) = (statement_timeout.as_millis().max(1), lock_timeout.as_millis());
     format!(
         "SET statement_timeout = {statement_ms}; SET lock_timeout = {lock_ms};
          SET idle_in_transaction_session_timeout = {statement_ms}; SET synchronous_commit = on;
          SET default_transaction_isolation = 'read committed'"
     )
+}
+
+/// Shorter than the statement's, so that waiting for a lock is told from a statement that is too slow.
+fn lock_timeout(statement_timeout: Duration) -> Duration {
+    (statement_timeout * 2 / 3).max(Duration::from_millis(1))
 }
 
 /// Judges an error of the driver; `lost` is the class of a connection that ended without a word.

@@ -4,6 +4,9 @@
 //! is a plain conditional upsert. With one, the ledger, the coalescing and the guard are one
 //! statement, because only those whose id is new may compete for newest.
 
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
 use tokio_postgres::types::ToSql;
 
 use super::parameter::{Ewkb, Json, Micros};
@@ -35,16 +38,18 @@ macro_rules! guarded_upsert {
 const WRITE_NEWEST: &str = guarded_upsert!(
     "unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::geometry[], $6::geometry[], $7::jsonb[],
         $8::bigint[])
-        AS given(feature_id, version, op, observation_time, geometry, geometry_z, properties, cell)"
+        AS given(feature_id, version, op, observation_time, geometry, geometry_z, properties, cell),
+        (SELECT set_config('lock_timeout', $9, true)) AS patience"
 );
 
 /// Ids are locked in sorted order before any state row is: `newest` sorts, and so reads all of
 /// `recorded` first.
 const WRITE_WITH_LEDGER: &str = concat!(
     "WITH given AS MATERIALIZED (
-        SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::geometry[], $6::geometry[],
+        SELECT u.* FROM unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::geometry[], $6::geometry[],
             $7::jsonb[], $8::bigint[], $9::text[]) WITH ORDINALITY
-            AS u(feature_id, version, op, observation_time, geometry, geometry_z, properties, cell, event_id, n)
+            AS u(feature_id, version, op, observation_time, geometry, geometry_z, properties, cell, event_id, n),
+            (SELECT set_config('lock_timeout', $11, true)) AS patience
     ), recorded AS (
         INSERT INTO processed_event AS p (feature_id, event_id, processed_at)
         SELECT feature_id, event_id, now() FROM given WHERE event_id IS NOT NULL
@@ -104,24 +109,41 @@ pub struct Stored {
 
 impl Store {
     /// Writes each event that is newer than its feature's state; answers, in the order given,
-    /// whether it was. `events` holds each feature once, sorted by its id.
+    /// whether it was. `events` holds each feature once, sorted by its id. `lock_timeout` is for
+    /// this statement, where the session's is too long.
     ///
     /// # Errors
     /// As judged by [`Failure::postgres`]: nothing was written, or, where the connection was lost,
     /// nothing is known. Writing the same events again is harmless.
-    pub async fn write_newest(&self, events: &[&Event]) -> Result<Vec<bool>, Failure> {
+    pub async fn write_newest(
+        &self,
+        events: &[&Event],
+        lock_timeout: Option<Duration>,
+    ) -> Result<Vec<bool>, Failure> {
         debug_assert!(events.is_sorted_by(|a, b| a.feature_id < b.feature_id));
         let columns = Columns::new(events);
+        let patience = self.patience(lock_timeout);
         let doing = "writing";
         let client = self.connection(doing).await?;
         let asked = async {
             let statement = client.prepare_cached(WRITE_NEWEST).await?;
-            let rows = client.query(&statement, &columns.parameters()).await?;
+            let [a, b, c, d, e, f, g, h] = columns.parameters();
+            let rows = client.query_raw(&statement, [a, b, c, d, e, f, g, h, &patience]).await?;
+            tokio::pin!(rows);
             let mut written = vec![false; events.len()];
-            for row in rows {
+            let mut next = 0;
+            while let Some(row) = rows.try_next().await? {
                 let feature_id: &str = row.try_get(0)?;
-                if let Ok(place) = columns.feature_id.binary_search(&feature_id) {
-                    written[place] = true;
+                // They come in the order in which they went, without those that were stale.
+                let skipped = columns.feature_id.get(next..).unwrap_or_default().iter();
+                let place = match skipped.take_while(|known| **known != feature_id).count() + next {
+                    place if place < events.len() => place,
+                    // Nothing promises that order.
+                    _ => columns.feature_id.binary_search(&feature_id).unwrap_or(events.len()),
+                };
+                if let Some(slot) = written.get_mut(place) {
+                    *slot = true;
+                    next = place + 1;
                 }
             }
             Ok(written)
@@ -136,8 +158,13 @@ impl Store {
     ///
     /// # Errors
     /// As [`Self::write_newest`]; after a lost answer a second writing reports `duplicate`.
-    pub async fn write_with_ledger(&self, events: &[&Event]) -> Result<Vec<Outcome>, Failure> {
+    pub async fn write_with_ledger(
+        &self,
+        events: &[&Event],
+        lock_timeout: Option<Duration>,
+    ) -> Result<Vec<Outcome>, Failure> {
         let columns = Columns::new(events);
+        let patience = self.patience(lock_timeout);
         let event_ids: Vec<Option<&str>> = events.iter().map(|event| event.event_id.as_deref()).collect();
         let window = self.dedup_window.as_secs_f64();
         let doing = "writing with the ledger";
@@ -147,6 +174,7 @@ impl Store {
             let mut parameters = columns.parameters().to_vec();
             parameters.push(&event_ids);
             parameters.push(&window);
+            parameters.push(&patience);
             let rows = client.query(&statement, &parameters).await?;
             rows.iter()
                 .map(|row| {
@@ -191,12 +219,16 @@ impl Store {
         give_back(client, answer)
     }
 
+    fn patience(&self, lock_timeout: Option<Duration>) -> String {
+        format!("{}ms", lock_timeout.unwrap_or(self.lock_timeout).as_millis())
+    }
+
     /// Runs the write statement with no rows: proves server, schema and rights without a trace.
     ///
     /// # Errors
     /// As judged by [`Failure::postgres`].
     pub async fn probe_write(&self) -> Result<(), Failure> {
-        self.write_newest(&[]).await.map(|_| ())
+        self.write_newest(&[], None).await.map(|_| ())
     }
 
     /// Writes a row and takes it back: proves that the database takes rows at all, which a write

@@ -19,6 +19,7 @@ use std::time::Duration;
 use deadpool_redis::{Manager, Pool, PoolError};
 use redis::{AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, RedisError};
 
+use crate::event::EntryId;
 use crate::failure::{Class, Failure, Target};
 use crate::shard::Keys;
 
@@ -154,6 +155,26 @@ impl Stream {
         Ok(())
     }
 }
+
+impl redis::ToRedisArgs for EntryId {
+    fn write_redis_args<W: ?Sized + redis::RedisWrite>(&self, out: &mut W) {
+        // Two numbers of at most 20 digits.
+        let mut text = [0; 41];
+        let mut end = 0;
+        let mut put = |part: &[u8]| {
+            if let Some(room) = text.get_mut(end..end + part.len()) {
+                room.copy_from_slice(part);
+                end += part.len();
+            }
+        };
+        put(itoa::Buffer::new().format(self.ms).as_bytes());
+        put(b"-");
+        put(itoa::Buffer::new().format(self.seq).as_bytes());
+        out.write_arg(text.get(..end).unwrap_or_default());
+    }
+}
+
+impl redis::ToSingleRedisArg for EntryId {}
 
 /// EVAL of `source` over `keys`; its further arguments are the caller's to add.
 fn script(source: &str, keys: &[String]) -> redis::Cmd {

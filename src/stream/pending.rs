@@ -76,7 +76,7 @@ impl Reader {
             let mut command = script(include_str!("lua/mark_deliveries.lua"), std::slice::from_ref(&self.key));
             command.arg(&*self.stream.group).arg(&*self.stream.consumer);
             for mark in page {
-                command.arg(mark.id.to_string()).arg(mark.deliveries);
+                command.arg(mark.id).arg(mark.deliveries);
             }
             let _: Value = self.ask("counting deliveries", &command).await?;
         }
@@ -91,7 +91,7 @@ impl Reader {
     pub async fn fetch(&mut self, ids: &[EntryId]) -> Result<Vec<Result<Entry, EntryId>>, Failure> {
         let mut pipe = redis::pipe();
         for id in ids {
-            pipe.cmd("XRANGE").arg(&self.key).arg(id.to_string()).arg(id.to_string());
+            pipe.cmd("XRANGE").arg(&self.key).arg(id).arg(id);
         }
         let replies = self.ask_all("fetching pending entries", &pipe).await?;
         Ok(ids.iter().zip(replies).map(|(id, reply)| entry::from_range(reply).into_iter().next().ok_or(*id)).collect())
@@ -162,7 +162,7 @@ impl Stream {
     /// As judged by [`Failure::redis`].
     pub async fn is_drained(&self, shard: u16, target: EntryId) -> Result<bool, Failure> {
         let mut command = script(include_str!("lua/drained.lua"), &[self.keys.events(shard)]);
-        command.arg(&*self.group).arg(target.to_string());
+        command.arg(&*self.group).arg(target);
         self.ask("asking whether a shard is drained", &command).await
     }
 }

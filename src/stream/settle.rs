@@ -39,7 +39,7 @@ impl Stream {
         for chunk in ids.chunks(ACK_CHUNK) {
             let command = pipe.cmd("XACK").arg(&key).arg(&*self.group);
             for id in chunk {
-                command.arg(id.to_string());
+                command.arg(id);
             }
             command.ignore();
         }
@@ -60,7 +60,7 @@ impl Stream {
             for (id, rejection) in chunk {
                 let keys = [self.keys.events(shard), self.keys.dead(shard)];
                 let mut command = script(include_str!("lua/dead_letter.lua"), &keys);
-                command.arg(&*self.group).arg(id.to_string());
+                command.arg(&*self.group).arg(id);
                 for (name, value) in self.dead_letter_fields(shard, *id, rejection) {
                     command.arg(name).arg(value);
                 }

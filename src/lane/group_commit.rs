@@ -1,0 +1,251 @@
+//! Group commit: what several lanes want written at the same moment goes in one statement.
+//!
+//! A lane hands in its batch and waits. A few writers, as many as there are connections, take what
+//! has gathered since the last statement: one lane's batch when little is going on, those of many
+//! under load. So the number of shards decides neither the size of statements nor the number of
+//! commits.
+//!
+//! A failure of a shared statement says nothing about any one batch. It is answered as
+//! [`Refused::shared`], and the lane hands its batch in again, alone.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::event::{Event, Outcome};
+use crate::failure::{Class, Failure, Target};
+use crate::fleet::lease::Lease;
+use crate::store::Store;
+
+/// Bytes of events in one shared statement.
+const LARGEST_SHARED: usize = 4 << 20;
+/// How long a shared statement waits for a row that somebody has locked: the lane whose row it is
+/// then waits alone.
+const SHARED_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// One lane's batch, or a part of it.
+pub(super) struct Request {
+    /// The lane's events.
+    pub events: Arc<Vec<Event>>,
+    /// Which of them to write. Without the ledger: each feature once, sorted by its id. With it: in
+    /// entry order.
+    pub places: Vec<usize>,
+    /// Whether any has an event id.
+    pub with_ledger: bool,
+    /// Not in one statement with others.
+    pub alone: bool,
+    /// Nothing is sent once it is over.
+    pub lease: Arc<Lease>,
+    /// Nor once the lane has gone.
+    pub abort: CancellationToken,
+}
+
+impl Request {
+    fn is_wanted(&self) -> bool {
+        self.lease.is_held() && !self.abort.is_cancelled()
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &Event> {
+        self.places.iter().map(|&place| &self.events[place])
+    }
+
+    fn bytes(&self) -> usize {
+        self.rows().map(Event::size).sum()
+    }
+}
+
+/// Why a batch was not written.
+pub(super) struct Refused {
+    /// What went wrong.
+    pub failure: Failure,
+    /// The statement held batches of other lanes too.
+    pub shared: bool,
+}
+
+/// The outcome of each event, in the order of the request's places.
+type Answer = Result<Vec<Outcome>, Refused>;
+
+struct Waiting {
+    request: Request,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// Takes the batches of all lanes of a worker.
+pub struct GroupCommit {
+    queue: Arc<Queue>,
+    /// Cancelled when a writer has ended.
+    broken: CancellationToken,
+    /// End with this.
+    _writers: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// One for each lane at the most.
+    waiting: Mutex<VecDeque<Waiting>>,
+    arrived: Notify,
+}
+
+impl GroupCommit {
+    /// Starts `writers`; a statement holds at most `most_rows`, unless one batch alone has more.
+    pub fn start(store: &Store, writers: usize, most_rows: usize) -> Self {
+        let queue = Arc::new(Queue::default());
+        let broken = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        for _ in 0..writers.max(1) {
+            let (queue, store, ended) = (queue.clone(), store.clone(), broken.clone().drop_guard());
+            tasks.spawn(async move {
+                let _ended = ended;
+                write_for_ever(&queue, &store, most_rows).await;
+            });
+        }
+        Self { queue, broken, _writers: tasks }
+    }
+
+    /// Waits until a writer has ended, which only a panic makes it do: the process has to end.
+    pub async fn broken(&self) {
+        self.broken.cancelled().await;
+    }
+
+    pub(super) async fn write(&self, request: Request) -> Answer {
+        let (answer, answered) = oneshot::channel();
+        self.queue.locked().push_back(Waiting { request, answer });
+        self.queue.arrived.notify_one();
+        answered.await.unwrap_or_else(|_| {
+            let text = "writing: the lease was over before it was sent".to_owned();
+            Err(Refused { failure: Failure::silence(Target::Postgres, Class::Transient, "lease", text), shared: false })
+        })
+    }
+}
+
+impl Queue {
+    fn locked(&self) -> std::sync::MutexGuard<'_, VecDeque<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The oldest request, and the next ones that may go with it.
+    fn take(&self, most_rows: usize) -> Vec<Waiting> {
+        let mut waiting = self.locked();
+        let mut taken: Vec<Waiting> = Vec::new();
+        let (mut rows, mut bytes) = (0, 0);
+        while let Some(next) = waiting.front() {
+            let (more_rows, more_bytes) = (next.request.places.len(), next.request.bytes());
+            let fits = taken.first().is_none_or(|first: &Waiting| {
+                !first.request.alone
+                    && !next.request.alone
+                    && first.request.with_ledger == next.request.with_ledger
+                    && rows + more_rows <= most_rows
+                    && bytes + more_bytes <= LARGEST_SHARED
+            });
+            if !fits {
+                // For another writer, which may have been woken for something that is gone.
+                self.arrived.notify_one();
+                break;
+            }
+            (rows, bytes) = (rows + more_rows, bytes + more_bytes);
+            taken.extend(waiting.pop_front());
+        }
+        taken
+    }
+
+    fn put_back(&self, postponed: Vec<Waiting>) {
+        let mut waiting = self.locked();
+        for request in postponed.into_iter().rev() {
+            waiting.push_front(request);
+        }
+        self.arrived.notify_one();
+    }
+}
+
+async fn write_for_ever(queue: &Queue, store: &Store, most_rows: usize) {
+    loop {
+        let mut taken = queue.take(most_rows);
+        if taken.is_empty() {
+            queue.arrived.notified().await;
+            continue;
+        }
+        let postponed = leave_out_shared_features(&mut taken);
+        if !postponed.is_empty() {
+            queue.put_back(postponed);
+        }
+        write(store, taken).await;
+    }
+}
+
+/// A feature that has moved from one cell to another may stand in two lanes' batches. One statement
+/// can write a row once only, so the later batch goes with the next one.
+fn leave_out_shared_features(taken: &mut Vec<Waiting>) -> Vec<Waiting> {
+    if taken.len() < 2 {
+        return Vec::new();
+    }
+    let mut features: Vec<(&str, usize)> = taken
+        .iter()
+        .enumerate()
+        .flat_map(|(number, waiting)| waiting.request.rows().map(move |event| (event.feature_id.as_str(), number)))
+        .collect();
+    features.sort_unstable();
+    let mut twice: Vec<usize> =
+        features.windows(2).filter(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1).map(|pair| pair[1].1).collect();
+    twice.sort_unstable();
+    twice.dedup();
+    let (mut stay, mut postponed) = (Vec::with_capacity(taken.len()), Vec::new());
+    for (number, waiting) in std::mem::take(taken).into_iter().enumerate() {
+        let to = if twice.binary_search(&number).is_ok() { &mut postponed } else { &mut stay };
+        to.push(waiting);
+    }
+    *taken = stay;
+    postponed
+}
+
+async fn write(store: &Store, mut taken: Vec<Waiting>) {
+    // The last moment before it is sent.
+    taken.retain(|waiting| waiting.request.is_wanted());
+    let Some(first) = taken.first() else { return };
+    let shared = taken.len() > 1;
+    let lock_timeout = shared.then_some(SHARED_LOCK_TIMEOUT);
+    let (with_ledger, mut rows) = (first.request.with_ledger, rows(&taken));
+    let written = if with_ledger {
+        let events: Vec<&Event> = rows.iter().map(|(event, ..)| *event).collect();
+        store.write_with_ledger(&events, lock_timeout).await
+    } else {
+        // Rows are locked in one order by all writers.
+        rows.sort_by(|(a, ..), (b, ..)| a.feature_id.cmp(&b.feature_id));
+        let events: Vec<&Event> = rows.iter().map(|(event, ..)| *event).collect();
+        let written = store.write_newest(&events, lock_timeout).await;
+        written.map(|written| written.into_iter().map(|new| if new { Outcome::Applied } else { Outcome::Stale }).collect())
+    };
+    let outcomes = written.map(|outcomes: Vec<Outcome>| {
+        let mut of_each: Vec<Vec<Outcome>> =
+            taken.iter().map(|waiting| vec![Outcome::Stale; waiting.request.places.len()]).collect();
+        for ((_, request, place), outcome) in rows.iter().zip(outcomes) {
+            of_each[*request][*place] = outcome;
+        }
+        of_each
+    });
+    match outcomes {
+        Ok(of_each) => {
+            for (waiting, outcomes) in taken.into_iter().zip(of_each) {
+                // Nobody waits any more if the lane has gone meanwhile.
+                let _ = waiting.answer.send(Ok(outcomes));
+            }
+        }
+        Err(failure) => {
+            for waiting in taken {
+                let _ = waiting.answer.send(Err(Refused { failure: failure.clone(), shared }));
+            }
+        }
+    }
+}
+
+/// Every row, with its request and its place there.
+fn rows(taken: &[Waiting]) -> Vec<(&Event, usize, usize)> {
+    let mut all = Vec::with_capacity(taken.iter().map(|waiting| waiting.request.places.len()).sum());
+    for (number, waiting) in taken.iter().enumerate() {
+        all.extend(waiting.request.rows().enumerate().map(|(place, event)| (event, number, place)));
+    }
+    all
+}

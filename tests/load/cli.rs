@@ -1,0 +1,111 @@
+//! What to measure, and with how much.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+#[derive(Debug, Parser)]
+#[command(about = "Measures hexlane against a bare PostgreSQL writer")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub mode: Option<Mode>,
+    #[command(flatten)]
+    pub common: Common,
+    /// Given by `cargo bench`, not by `cargo test`: then a tiny load goes through every mode.
+    #[arg(long, hide = true, global = true)]
+    pub bench: bool,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum Mode {
+    /// hexlane end to end against the bare writer
+    Throughput(Load),
+    /// The same load over 1, 16, 64 and 256 shards
+    Shards(Load),
+    /// The same load with 1, 2 and 4 worker processes
+    Processes(Load),
+    /// The ratio to the bare writer with 100 thousand, 1 million and 5 million features stored
+    Growth(Load),
+    /// A long backlog: peak memory, and whether the rate stays
+    Backlog(Load),
+    /// One feature gets 90 % of the events, against the even case
+    Hot(Load),
+    /// Entry id to commit at a steady rate
+    Latency(Steady),
+    /// `hexlane publish` against a bare pipelined XADD
+    Publish(Load),
+    /// CPU of a worker that has nothing to do
+    Idle(Load),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Common {
+    /// Rounds; within a round the measurements take turns
+    #[arg(long, global = true, default_value_t = 5)]
+    pub runs: usize,
+    /// Writes everything that was measured as JSON
+    #[arg(long, global = true)]
+    pub json: Option<PathBuf>,
+    #[arg(long, hide = true, global = true, env = "HEXLANE_BENCH_REDIS_URL")]
+    pub redis_url: Option<String>,
+    #[arg(long, hide = true, global = true, env = "HEXLANE_BENCH_DATABASE_URL")]
+    pub database_url: Option<String>,
+    /// Arguments for `hexlane worker`, in one string
+    #[arg(long, global = true, default_value = "", allow_hyphen_values = true)]
+    pub worker_args: String,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Load {
+    /// Entries, copies included
+    #[arg(long, default_value_t = 500_000)]
+    pub events: usize,
+    /// Different features
+    #[arg(long, default_value_t = 100_000)]
+    pub features: u64,
+    #[arg(long, default_value_t = 16)]
+    pub shards: u16,
+    /// Worker processes
+    #[arg(long, default_value_t = 1)]
+    pub workers: usize,
+    /// points, or 70 % points, 20 % lines of 20 and 10 % polygons of 60 positions
+    #[arg(long, value_enum, default_value_t = Mix::Points)]
+    pub mix: Mix,
+    /// Share of copies
+    #[arg(long, default_value_t = 0.2)]
+    pub duplicates: f64,
+    /// Share of events that come after newer ones
+    #[arg(long, default_value_t = 0.1)]
+    pub late: f64,
+    /// Share of events of one single feature
+    #[arg(long, default_value_t = 0.0)]
+    pub hot: f64,
+    /// Every event has an event_id, so the ledger is used
+    #[arg(long)]
+    pub event_ids: bool,
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Versions start after this one: what is stored before is older
+    #[arg(skip)]
+    pub first_version: i64,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Steady {
+    /// Events a second
+    #[arg(long, default_value_t = 1000)]
+    pub rate: u64,
+    #[arg(long, default_value_t = 20)]
+    pub seconds: u64,
+    /// The reorder window
+    #[arg(long, default_value = "0s")]
+    pub window: String,
+    #[arg(long, default_value_t = 16)]
+    pub shards: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mix {
+    Points,
+    Mixed,
+}

@@ -1,0 +1,105 @@
+//! A seeded stream of events, and the state it must end in.
+
+use std::collections::HashMap;
+
+use chrono::{DateTime, SecondsFormat};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::cli::{Load, Mix};
+
+/// Late events and copies come at most this many places after their turn.
+const FURTHEST: f64 = 5000.0;
+const START_MS: i64 = 1_790_000_000_000;
+const LINE_POSITIONS: usize = 20;
+const RING_POSITIONS: usize = 60;
+
+/// Events in the order in which they are published.
+pub struct Traffic {
+    pub events: Vec<Vec<u8>>,
+    /// The newest version of each feature that has an event, and whether it is a delete.
+    pub newest: HashMap<String, (i64, bool)>,
+}
+
+pub fn name(feature: u64) -> String {
+    format!("vehicle-{feature:07}")
+}
+
+pub fn generate(load: &Load) -> Traffic {
+    let mut random = SmallRng::seed_from_u64(load.seed);
+    let originals = (load.events as f64 * (1.0 - load.duplicates)).round() as usize;
+    let mut versions: HashMap<u64, i64> = HashMap::new();
+    let mut newest = HashMap::new();
+    let mut queue: Vec<(f64, Vec<u8>)> = Vec::with_capacity(load.events);
+    for n in 0..originals {
+        let hot = load.hot > 0.0 && random.random_bool(load.hot);
+        let feature = if hot { 0 } else { random.random_range(0..load.features) };
+        let version = versions.entry(feature).or_insert(load.first_version);
+        *version += 1;
+        let deleted = *version > 1 && random.random_bool(0.01);
+        newest.insert(name(feature), (*version, deleted));
+        let event = event(load, feature, *version, deleted, &mut random);
+        let late = if random.random_bool(load.late) { random.random_range(1.0..FURTHEST) } else { 0.0 };
+        queue.push((n as f64 + late, event));
+    }
+    for _ in originals..load.events {
+        let (place, event) = &queue[random.random_range(0..originals)];
+        let copy = (place + random.random_range(1.0..FURTHEST), event.clone());
+        queue.push(copy);
+    }
+    queue.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Traffic { events: queue.into_iter().map(|(_, event)| event).collect(), newest }
+}
+
+fn event(load: &Load, feature: u64, version: i64, deleted: bool, random: &mut SmallRng) -> Vec<u8> {
+    let time = DateTime::from_timestamp_millis(START_MS + version * 1000).unwrap_or_default();
+    let time = time.to_rfc3339_opts(SecondsFormat::Millis, true);
+    let op = match (deleted, version) {
+        (true, _) => "delete",
+        (false, 1) => "create",
+        _ => "update",
+    };
+    let id = if load.event_ids { format!(",\"event_id\":\"{:032x}\"", random.random::<u128>()) } else { String::new() };
+    let head = format!(
+        r#"{{"feature_id":"{}","version":{version},"observation_time":"{time}","op":"{op}"{id}"#,
+        name(feature)
+    );
+    let geometry = if deleted { "null".to_owned() } else { geometry(load, feature, random) };
+    let speed = random.random_range(0..300);
+    format!(
+        r#"{head},"geometry":{geometry},"properties":{{"kind":"bus","line":"{}","speed":{}.{}}}}}"#,
+        feature % 300,
+        speed / 10,
+        speed % 10
+    )
+    .into_bytes()
+}
+
+/// Near the feature's own place, which lies somewhere in western Europe.
+fn geometry(load: &Load, feature: u64, random: &mut SmallRng) -> String {
+    let mut home = SmallRng::seed_from_u64(feature);
+    let (x, y) = (home.random_range(-5.0..15.0), home.random_range(44.0..55.0));
+    let mut near = |spread: f64| random.random_range(-spread..spread);
+    let (x, y) = (x + near(1e-4), y + near(1e-4));
+    let kind = match load.mix {
+        Mix::Points => 0.0,
+        Mix::Mixed => home.random_range(0.0..1.0),
+    };
+    if kind < 0.7 {
+        return format!(r#"{{"type":"Point","coordinates":[{x:.6},{y:.6}]}}"#);
+    }
+    if kind < 0.9 {
+        let positions: Vec<String> =
+            (0..LINE_POSITIONS).map(|n| format!("[{:.6},{:.6}]", x + n as f64 * 1e-4, y + near(1e-4))).collect();
+        return format!(r#"{{"type":"LineString","coordinates":[{}]}}"#, positions.join(","));
+    }
+    let mut ring: Vec<String> = (0..RING_POSITIONS - 1)
+        .map(|n| {
+            let angle = n as f64 / (RING_POSITIONS - 1) as f64 * std::f64::consts::TAU;
+            let radius = 1e-3 + near(3e-4);
+            format!("[{:.6},{:.6}]", x + radius * angle.cos(), y + radius * angle.sin())
+        })
+        .collect();
+    ring.push(ring[0].clone());
+    format!(r#"{{"type":"Polygon","coordinates":[[{}]]}}"#, ring.join(","))
+}
