@@ -1,14 +1,14 @@
 FROM rust:1-trixie AS builder
 RUN apt-get update \
- && apt-get install -y --no-install-recommends libgeos-dev pkg-config \
+ && apt-get install -y --no-install-recommends libgeos-dev make pkg-config \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /build
 
 # The dependencies in a layer of their own, which lasts until Cargo.toml or Cargo.lock changes.
 COPY Cargo.toml Cargo.lock ./
-RUN mkdir src tests \
+RUN mkdir -p src tests/load \
  && echo 'fn main() {}' > src/main.rs \
- && touch src/lib.rs tests/main.rs \
+ && touch src/lib.rs tests/main.rs tests/load/main.rs \
  && cargo build --release --locked --bin hexlane
 
 # Cargo goes by the time of change, and the copied files may be older than the stand-ins above.

@@ -96,6 +96,9 @@ fn object(text: &str, findings: &mut Findings, max_vertices: usize, depth: usize
     if !text.starts_with('{') {
         return Err(bad("a geometry is not an object"));
     }
+    if let Some((kind, coordinates)) = only_type_and_coordinates(text) {
+        return simple(kind, Coordinates::new(coordinates, findings, max_vertices));
+    }
     let (members, result) = json::members(text, &NAMES);
     result.map_err(|error| bad(format!("the geometry cannot be read: {error}")))?;
     if let Some(name) = members.twice {
@@ -117,15 +120,27 @@ fn object(text: &str, findings: &mut Findings, max_vertices: usize, depth: usize
     let Some(coordinates) = coordinates else {
         return Err(if is_simple_type(&kind) { bad("coordinates is missing") } else { unknown_type(&kind) });
     };
-    let mut coordinates = Coordinates::new(coordinates.get(), findings, max_vertices);
-    match kind.as_ref() {
+    simple(&kind, Coordinates::new(coordinates.get(), findings, max_vertices))
+}
+
+/// What most geometries look like: these two members in this order, without white space or escapes.
+/// The text is known to be good JSON, so where no further quote stands there is no further member,
+/// and nothing has to be looked at twice.
+fn only_type_and_coordinates(text: &str) -> Option<(&str, &str)> {
+    let (kind, rest) = text.strip_prefix(r#"{"type":""#)?.split_once('"')?;
+    let coordinates = rest.strip_prefix(r#","coordinates":"#)?.strip_suffix('}')?;
+    (is_simple_type(kind) && coordinates.starts_with('[') && !coordinates.contains('"')).then_some((kind, coordinates))
+}
+
+fn simple(kind: &str, mut coordinates: Coordinates<'_, '_>) -> Result<Kind, Fault> {
+    match kind {
         "Point" => coordinates.point().map(Kind::Point),
         "MultiPoint" => coordinates.points().map(Kind::MultiPoint),
         "LineString" => coordinates.line().map(Kind::LineString),
         "MultiLineString" => coordinates.lines().map(Kind::MultiLineString),
         "Polygon" => coordinates.polygon().map(Kind::Polygon),
         "MultiPolygon" => coordinates.polygons().map(Kind::MultiPolygon),
-        _ => Err(unknown_type(&kind)),
+        _ => Err(unknown_type(kind)),
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn members<'t, const N: usize>(
 ) -> (Members<'t, N>, serde_json::Result<()>) {
     let mut members = Members { values: [None; N], twice: None };
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let result = deserializer.deserialize_map(Collect { names, members: &mut members });
+    let result = deserializer.deserialize_map(Collect { names, members: &mut members, expected: 0 });
     let result = result.and_then(|()| deserializer.end());
     (members, result)
 }
@@ -36,6 +36,18 @@ pub(crate) fn members<'t, const N: usize>(
 struct Collect<'m, 't, const N: usize> {
     names: &'m [&'static str; N],
     members: &'m mut Members<'t, N>,
+    /// Where the next name is looked for first: producers write members in one order.
+    expected: usize,
+}
+
+impl<const N: usize> Collect<'_, '_, N> {
+    fn place_of(&mut self, name: &str) -> Option<usize> {
+        let (before, after) = self.names.split_at_checked(self.expected)?;
+        let found = after.iter().position(|known| *known == name).map(|place| place + before.len());
+        let place = found.or_else(|| before.iter().position(|known| *known == name))?;
+        self.expected = place + 1;
+        Some(place)
+    }
 }
 
 impl<'t, const N: usize> Visitor<'t> for Collect<'_, 't, N> {
@@ -45,12 +57,11 @@ impl<'t, const N: usize> Visitor<'t> for Collect<'_, 't, N> {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<(), A::Error> {
+    fn visit_map<A: MapAccess<'t>>(mut self, mut map: A) -> Result<(), A::Error> {
         // Names are taken raw: a lone surrogate in a name that is none of ours is no error.
         while let Some(written) = map.next_key::<&'t RawValue>()? {
-            let name = string(written);
-            let ours = name.and_then(|name| self.names.iter().zip(&mut self.members.values).find(|(n, _)| **n == name));
-            match ours {
+            let place = string(written).and_then(|name| self.place_of(&name));
+            match place.and_then(|place| Some((self.names.get(place)?, self.members.values.get_mut(place)?))) {
                 Some((_, slot @ None)) => *slot = Some(map.next_value()?),
                 Some((name, Some(_))) => {
                     self.members.twice = Some(name);

@@ -85,7 +85,7 @@ pub struct GroupCommit {
 
 #[derive(Default)]
 struct Queue {
-    /// One for each lane at the most.
+    /// Two for each lane at the most.
     waiting: Mutex<VecDeque<Waiting>>,
     arrived: Notify,
 }
@@ -168,61 +168,61 @@ async fn write_for_ever(queue: &Queue, store: &Store, most_rows: usize) {
             queue.arrived.notified().await;
             continue;
         }
-        let postponed = leave_out_shared_features(&mut taken);
-        if !postponed.is_empty() {
-            queue.put_back(postponed);
+        let twice = in_two_requests(&taken);
+        if !twice.is_empty() {
+            queue.put_back(leave_out(&mut taken, &twice));
         }
+        // The last moment before it is sent.
+        taken.retain(|waiting| waiting.request.is_wanted());
         write(store, taken).await;
     }
 }
 
 /// A feature that has moved from one cell to another may stand in two lanes' batches. One statement
 /// can write a row once only, so the later batch goes with the next one.
-fn leave_out_shared_features(taken: &mut Vec<Waiting>) -> Vec<Waiting> {
+fn in_two_requests(taken: &[Waiting]) -> Vec<usize> {
     if taken.len() < 2 {
         return Vec::new();
     }
-    let mut features: Vec<(&str, usize)> = taken
-        .iter()
-        .enumerate()
-        .flat_map(|(number, waiting)| waiting.request.rows().map(move |event| (event.feature_id.as_str(), number)))
+    let rows = rows(taken);
+    let pairs = rows.iter().zip(rows.iter().skip(1));
+    let mut later: Vec<usize> = pairs
+        .filter(|(a, b)| a.request != b.request && a.event.feature_id == b.event.feature_id)
+        .map(|(_, later)| later.request)
         .collect();
-    features.sort_unstable();
-    let mut twice: Vec<usize> =
-        features.windows(2).filter(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1).map(|pair| pair[1].1).collect();
-    twice.sort_unstable();
-    twice.dedup();
+    later.sort_unstable();
+    later.dedup();
+    later
+}
+
+fn leave_out(taken: &mut Vec<Waiting>, numbers: &[usize]) -> Vec<Waiting> {
     let (mut stay, mut postponed) = (Vec::with_capacity(taken.len()), Vec::new());
     for (number, waiting) in std::mem::take(taken).into_iter().enumerate() {
-        let to = if twice.binary_search(&number).is_ok() { &mut postponed } else { &mut stay };
+        let to = if numbers.binary_search(&number).is_ok() { &mut postponed } else { &mut stay };
         to.push(waiting);
     }
     *taken = stay;
     postponed
 }
 
-async fn write(store: &Store, mut taken: Vec<Waiting>) {
-    // The last moment before it is sent.
-    taken.retain(|waiting| waiting.request.is_wanted());
+async fn write(store: &Store, taken: Vec<Waiting>) {
     let Some(first) = taken.first() else { return };
     let shared = taken.len() > 1;
     let lock_timeout = shared.then_some(SHARED_LOCK_TIMEOUT);
-    let (with_ledger, mut rows) = (first.request.with_ledger, rows(&taken));
-    let written = if with_ledger {
-        let events: Vec<&Event> = rows.iter().map(|(event, ..)| *event).collect();
+    let rows = rows(&taken);
+    let events: Vec<&Event> = rows.iter().map(|row| row.event).collect();
+    let written = if first.request.with_ledger {
         store.write_with_ledger(&events, lock_timeout).await
     } else {
-        // Rows are locked in one order by all writers.
-        rows.sort_by(|(a, ..), (b, ..)| a.feature_id.cmp(&b.feature_id));
-        let events: Vec<&Event> = rows.iter().map(|(event, ..)| *event).collect();
         let written = store.write_newest(&events, lock_timeout).await;
-        written.map(|written| written.into_iter().map(|new| if new { Outcome::Applied } else { Outcome::Stale }).collect())
+        written
+            .map(|written| written.into_iter().map(|new| if new { Outcome::Applied } else { Outcome::Stale }).collect())
     };
-    let outcomes = written.map(|outcomes: Vec<Outcome>| {
+    let outcomes = written.map(|outcomes| {
         let mut of_each: Vec<Vec<Outcome>> =
             taken.iter().map(|waiting| vec![Outcome::Stale; waiting.request.places.len()]).collect();
-        for ((_, request, place), outcome) in rows.iter().zip(outcomes) {
-            of_each[*request][*place] = outcome;
+        for (row, outcome) in rows.iter().zip(outcomes) {
+            of_each[row.request][row.place] = outcome;
         }
         of_each
     });
@@ -241,11 +241,23 @@ async fn write(store: &Store, mut taken: Vec<Waiting>) {
     }
 }
 
-/// Every row, with its request and its place there.
-fn rows(taken: &[Waiting]) -> Vec<(&Event, usize, usize)> {
+/// One row of a statement.
+struct Row<'a> {
+    event: &'a Event,
+    /// Whose it is, and its place there.
+    request: usize,
+    place: usize,
+}
+
+/// Every row, sorted by feature: all writers lock in one order. Requests come sorted, so this merges
+/// them; with the ledger, whose statement sorts for itself, the entry order within a feature stays.
+fn rows(taken: &[Waiting]) -> Vec<Row<'_>> {
     let mut all = Vec::with_capacity(taken.iter().map(|waiting| waiting.request.places.len()).sum());
-    for (number, waiting) in taken.iter().enumerate() {
-        all.extend(waiting.request.rows().enumerate().map(|(place, event)| (event, number, place)));
+    for (request, waiting) in taken.iter().enumerate() {
+        all.extend(waiting.request.rows().enumerate().map(|(place, event)| Row { event, request, place }));
+    }
+    if taken.len() > 1 {
+        all.sort_by(|a, b| a.event.feature_id.cmp(&b.event.feature_id));
     }
     all
 }

@@ -17,6 +17,8 @@ use crate::stream::reader::Reader;
 /// Entries asked for in one read: few while sizes are unknown, then as many as fit.
 const FIRST_READ: usize = 64;
 const LARGEST_READ: usize = 1000;
+/// Smaller reads cost Redis more than they save here.
+const LEAST_READ_BYTES: usize = 64 * 1024;
 /// Below this many bytes decoding is quicker than handing it to another thread.
 const INLINE_BYTES: usize = 16 * 1024;
 /// The longest first pause between looks at the pending list; it doubles while they bring nothing.
@@ -28,7 +30,8 @@ pub(super) async fn run(shard: u16, shared: Shared, term: Term, ahead: mpsc::Sen
     let reader = Reader::new(&shared.stream, shard, shared.settings.block);
     let longest = shared.settings.min_idle;
     let looks = RetryPolicy { base: FIRST_LOOK_PAUSE.min(longest), cap: longest }.start();
-    let count = ReadSize { count: FIRST_READ, budget: shared.settings.batch_bytes };
+    let budget = (shared.settings.batch_bytes / super::AHEAD).max(LEAST_READ_BYTES);
+    let count = ReadSize { count: FIRST_READ, budget };
     let intake = Intake { shard, shared, term, ahead, reader, looks, next_look: Instant::now(), count };
     intake.run().await;
 }

@@ -127,7 +127,15 @@ pub async fn run(shard: u16, shared: Shared, term: Term) -> Result<(), tokio::ta
     let mut intake = tokio::spawn(intake::run(shard, shared.clone(), term.clone(), ahead));
     shared.meter.lanes(1);
     let reorder = Reorder::default();
-    let lane = Lane { shard, shared: shared.clone(), term: term.clone(), batches, reorder, ready: Vec::new(), written: Vec::new() };
+    let lane = Lane {
+        shard,
+        shared: shared.clone(),
+        term: term.clone(),
+        batches,
+        reorder,
+        ready: Vec::new(),
+        written: Vec::new(),
+    };
     lane.run().await;
     // The lane has dropped its end of the channel, which ends an intake that is handing over; one
     // that is reading ends by this.

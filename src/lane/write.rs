@@ -19,6 +19,12 @@ use super::{Item, Lane};
 /// How often the same work may fail while the server takes other rows.
 const MOST_SUSPECT_FAILURES: u32 = 3;
 
+/// Features in a batch from which on two statements are quicker than one.
+const WORTH_HALVING: usize = 2000;
+
+/// By place in the batch.
+type Outcomes = Vec<(usize, Outcome)>;
+
 /// What becomes of one entry.
 #[derive(Debug)]
 pub(super) enum Fate {
@@ -129,16 +135,33 @@ impl Lane {
         Some(())
     }
 
-    /// Writes groups of features, halving them while the database refuses.
-    async fn write_candidates(
-        &self,
-        events: &Arc<Vec<Event>>,
-        candidates: &[usize],
-        fates: &mut Fates,
-    ) -> Option<()> {
-        let mut parts = vec![coalesce::by_feature(events, candidates)];
-        while let Some(mut part) = parts.pop() {
-            let Err(refusal) = self.attempt(events, &part, fates).await? else { continue };
+    /// Writes groups of features, a large batch in two statements at once: a worker with one busy
+    /// shard would use one connection only. No feature is in both.
+    async fn write_candidates(&self, events: &Arc<Vec<Event>>, candidates: &[usize], fates: &mut Fates) -> Option<()> {
+        let mut groups = coalesce::by_feature(events, candidates);
+        let half = if groups.len() < WORTH_HALVING { groups.len() } else { groups.len() / 2 };
+        let second = groups.split_off(half);
+        // Boxed, as they are the largest part of a lane's state.
+        let (first, second) =
+            tokio::join!(Box::pin(self.write_groups(events, groups)), Box::pin(self.write_groups(events, second)));
+        for (place, fate) in first?.into_iter().chain(second?) {
+            fates.set(place, fate);
+        }
+        Some(())
+    }
+
+    /// Halves the groups for as long as the database refuses.
+    async fn write_groups(&self, events: &Arc<Vec<Event>>, groups: Vec<Group>) -> Option<Vec<(usize, Fate)>> {
+        let mut fates = Vec::with_capacity(groups.len());
+        let mut parts = vec![groups];
+        while let Some(mut part) = parts.pop().filter(|part| !part.is_empty()) {
+            let refusal = match self.attempt(events, &part).await? {
+                Ok(outcomes) => {
+                    fates.extend(outcomes.into_iter().map(|(place, outcome)| (place, Fate::Settled(outcome))));
+                    continue;
+                }
+                Err(refusal) => refusal,
+            };
             if part.len() > 1 {
                 let second = part.split_off(part.len() / 2);
                 parts.extend([second, part]);
@@ -147,10 +170,10 @@ impl Lane {
             let Some(mut group) = part.pop() else { continue };
             let newest = group.members.remove(0);
             if group.members.is_empty() {
-                fates.set(newest, Fate::Dead(refused(&events[newest], &refusal)));
+                fates.push((newest, Fate::Dead(refused(&events[newest], &refusal))));
             } else if events[newest].event_id.is_none() && !has_event_ids(events, &group) {
                 // Only the newest was sent, so it is the one that was refused.
-                fates.set(newest, Fate::Dead(refused(&events[newest], &refusal)));
+                fates.push((newest, Fate::Dead(refused(&events[newest], &refusal))));
                 parts.push(vec![group]);
             } else {
                 // The ledger decided which of them was written: ask for each alone, newest first.
@@ -158,26 +181,21 @@ impl Lane {
                 parts.push(vec![Group { members: vec![newest] }]);
             }
         }
-        Some(())
+        Some(fates)
     }
 
     /// Writes one part until the database has answered it: with the outcomes, or with a refusal.
-    async fn attempt(
-        &self,
-        events: &Arc<Vec<Event>>,
-        part: &[Group],
-        fates: &mut Fates,
-    ) -> Option<Result<(), Failure>> {
+    async fn attempt(&self, events: &Arc<Vec<Event>>, part: &[Group]) -> Option<Result<Outcomes, Failure>> {
         let mut alone = false;
         let mut trouble = Trouble::none(&self.shared.meter);
         let mut retry = self.shared.settings.retry.start();
         let mut suspect = 0;
         loop {
-            let failure = match self.unless_aborted(self.send(events, part, alone, fates)).await? {
-                Ok(()) => {
+            let failure = match self.unless_aborted(self.send(events, part, alone)).await? {
+                Ok(outcomes) => {
                     trouble.end(self.shard);
                     self.shared.write_health.succeeded();
-                    return Some(Ok(()));
+                    return Some(Ok(outcomes));
                 }
                 Err(Refused { failure, shared: true }) if !failure.is_silence() => {
                     // Whose fault it was, the next attempt will tell.
@@ -219,13 +237,7 @@ impl Lane {
         Some(at_once)
     }
 
-    async fn send(
-        &self,
-        events: &Arc<Vec<Event>>,
-        part: &[Group],
-        alone: bool,
-        fates: &mut Fates,
-    ) -> Result<(), Refused> {
+    async fn send(&self, events: &Arc<Vec<Event>>, part: &[Group], alone: bool) -> Result<Outcomes, Refused> {
         let with_ledger = part.iter().any(|group| has_event_ids(events, group));
         let places: Vec<usize> = if with_ledger {
             let mut members: Vec<usize> = part.iter().flat_map(|group| group.members.iter().copied()).collect();
@@ -237,16 +249,13 @@ impl Lane {
         };
         let (lease, abort) = (self.term.lease.clone(), self.shared.abort.clone());
         let request = Request { events: events.clone(), places: places.clone(), with_ledger, alone, lease, abort };
-        let outcomes = self.shared.commits.write(request).await?;
-        for (place, outcome) in places.into_iter().zip(outcomes) {
-            fates.set(place, Fate::Settled(outcome));
-        }
+        let written = self.shared.commits.write(request).await?;
+        let mut outcomes: Outcomes = places.into_iter().zip(written).collect();
         if !with_ledger {
-            for &place in part.iter().flat_map(|group| group.members.iter().skip(1)) {
-                fates.set(place, Fate::Settled(Outcome::Superseded));
-            }
+            let superseded = part.iter().flat_map(|group| group.members.iter().skip(1));
+            outcomes.extend(superseded.map(|&place| (place, Outcome::Superseded)));
         }
-        Ok(())
+        Ok(outcomes)
     }
 
     /// `None` if the lease is over, or the worker is leaving at once. The statement then runs to its end on the server

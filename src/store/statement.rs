@@ -115,11 +115,7 @@ impl Store {
     /// # Errors
     /// As judged by [`Failure::postgres`]: nothing was written, or, where the connection was lost,
     /// nothing is known. Writing the same events again is harmless.
-    pub async fn write_newest(
-        &self,
-        events: &[&Event],
-        lock_timeout: Option<Duration>,
-    ) -> Result<Vec<bool>, Failure> {
+    pub async fn write_newest(&self, events: &[&Event], lock_timeout: Option<Duration>) -> Result<Vec<bool>, Failure> {
         debug_assert!(events.is_sorted_by(|a, b| a.feature_id < b.feature_id));
         let columns = Columns::new(events);
         let patience = self.patience(lock_timeout);

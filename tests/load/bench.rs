@@ -127,7 +127,13 @@ pub async fn one_by_one(servers: &mut Servers, prepared: &Prepared, count: usize
             .expect("Redis answers");
         bare::write_rows(&client, &statement, &[event]).await;
         let id = &read[0].1[0].0;
-        redis::cmd("XACK").arg(&key).arg("hexlane").arg(id).exec_async(&mut servers.redis).await.expect("Redis answers");
+        redis::cmd("XACK")
+            .arg(&key)
+            .arg("hexlane")
+            .arg(id)
+            .exec_async(&mut servers.redis)
+            .await
+            .expect("Redis answers");
     }
     count as f64 / start.elapsed().as_secs_f64()
 }

@@ -52,7 +52,11 @@ async fn throughput(servers: &mut Servers, common: &Common, load: &Load) -> Repo
         }
         report.add("hexlane: peak memory of a worker", run.peak_mib(), "MiB");
         servers.empty().await;
-        report.add("one event at a time", bench::one_by_one(servers, &prepared, ONE_BY_ONE.min(load.events)).await, "events/s");
+        report.add(
+            "one event at a time",
+            bench::one_by_one(servers, &prepared, ONE_BY_ONE.min(load.events)).await,
+            "events/s",
+        );
     }
     let best = report.median("bare, batches of 1000").max(report.median("bare, batches of 5000"));
     let hexlane = report.median("hexlane");

@@ -122,8 +122,10 @@ impl Servers {
     /// Waits until Redis has finished rewriting its append-only file.
     pub async fn settle_redis(&mut self) {
         loop {
-            let info: String = redis::cmd("INFO").arg("persistence").query_async(&mut self.redis).await.expect("answers");
-            let busy = ["aof_rewrite_in_progress:1", "aof_rewrite_scheduled:1"].into_iter().any(|word| info.contains(word));
+            let info: String =
+                redis::cmd("INFO").arg("persistence").query_async(&mut self.redis).await.expect("answers");
+            let busy =
+                ["aof_rewrite_in_progress:1", "aof_rewrite_scheduled:1"].into_iter().any(|word| info.contains(word));
             if !busy {
                 return;
             }
