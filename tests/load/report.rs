@@ -61,7 +61,12 @@ impl Report {
         println!("{:<44} {:>12} {:>12} {:>12}", "", "median", "min", "max");
         for (name, series, unit) in &self.rows {
             let label = format!("{name}, {unit}");
-            println!("{label:<44} {:>12} {:>12} {:>12}", round(series.median()), round(series.min()), round(series.max()));
+            println!(
+                "{label:<44} {:>12} {:>12} {:>12}",
+                round(series.median()),
+                round(series.min()),
+                round(series.max())
+            );
         }
         for (name, ratio) in &self.ratios {
             println!("{name:<44} {ratio:>12.3}");
