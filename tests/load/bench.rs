@@ -1,13 +1,12 @@
 //! One measurement each.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hexlane::event::Event;
 use hexlane::judge::{self, Limits};
 use hexlane::shard::{Topology, route};
-use hexlane::stream::topology::Wanted;
 
 use crate::bare;
 use crate::cli::Load;
@@ -17,27 +16,30 @@ use crate::worker::{self, Used, Worker};
 
 /// Events of one pipeline.
 const PUBLISH: usize = 1000;
+const SAMPLE: Duration = Duration::from_millis(250);
+
+/// As XREADGROUP answers it: its id and its fields.
+type ReadEntry = (String, Vec<String>);
 
 /// A load, generated once for all rounds.
 pub struct Prepared {
     pub load: Load,
     pub traffic: Traffic,
-    pub decoded: Arc<Vec<Event>>,
     topology: Topology,
     shards: Vec<u16>,
+    /// For the bare writer only, so made when it is asked for.
+    decoded: OnceLock<Arc<Vec<Event>>>,
 }
 
 impl Prepared {
     pub fn new(load: &Load) -> Self {
-        let traffic = traffic::generate(load);
-        let topology = Topology { shards: load.shards, ..Topology::default() };
-        let (limits, now_us) = (Limits::default(), chrono::Utc::now().timestamp_micros());
-        let judge = |text: &Vec<u8>| {
-            judge::judge(text, now_us, &limits, topology.h3_resolution).expect("generated events are good")
-        };
-        let decoded = Arc::new(traffic.events.iter().map(judge).collect());
+        Self::of(load, traffic::generate(load))
+    }
+
+    pub fn of(load: &Load, traffic: Traffic) -> Self {
+        let topology = load.topology();
         let shards = traffic.events.iter().map(|event| route(event, &topology).shard).collect();
-        Self { load: load.clone(), traffic, decoded, topology, shards }
+        Self { load: load.clone(), traffic, topology, shards, decoded: OnceLock::new() }
     }
 
     pub fn with_shards(&mut self, shards: u16) {
@@ -46,25 +48,45 @@ impl Prepared {
         self.shards = self.traffic.events.iter().map(|event| route(event, &self.topology).shard).collect();
     }
 
-    async fn publish(&self, servers: &mut Servers) {
+    /// Each event with the number of its shard.
+    pub fn addressed(&self) -> impl Iterator<Item = (u16, &Vec<u8>)> {
+        self.shards.iter().copied().zip(&self.traffic.events)
+    }
+
+    fn decoded(&self) -> &Arc<Vec<Event>> {
+        self.decoded.get_or_init(|| {
+            let (limits, now_us) = (Limits::default(), chrono::Utc::now().timestamp_micros());
+            let judge = |text: &Vec<u8>| {
+                judge::judge(text, now_us, &limits, self.topology.h3_resolution).expect("generated events are good")
+            };
+            Arc::new(self.traffic.events.iter().map(judge).collect())
+        })
+    }
+
+    /// Adds the events to streams that are there.
+    pub async fn append(&self, servers: &mut Servers) {
         let stream = servers.stream();
-        stream.settle_topology(Wanted::exactly(self.topology)).await.expect("the topology can be set");
-        servers.make_groups(self.topology).await;
         for (events, shards) in self.traffic.events.chunks(PUBLISH).zip(self.shards.chunks(PUBLISH)) {
             let addressed: Vec<(u16, Vec<u8>)> = shards.iter().copied().zip(events.iter().cloned()).collect();
             stream.append(&addressed).await.expect("Redis takes the events");
         }
         servers.settle_redis().await;
     }
+
+    /// A fast result that is wrong is no result.
+    pub async fn check(&self, servers: &Servers) {
+        check(servers, self.load.first_version, &self.traffic.newest).await;
+    }
 }
 
 /// Events a second, and the CPU that PostgreSQL used.
 pub async fn bare(servers: &mut Servers, prepared: &Prepared, batch: usize) -> (f64, Cpu) {
+    let events = prepared.decoded();
     let before = servers.cpu().await;
-    let took = bare::write(&servers.database_url, &prepared.decoded, batch).await;
+    let took = bare::write(&servers.database_url, events, batch).await;
     let cpu = servers.cpu().await.since(before);
-    check(servers, prepared).await;
-    (prepared.decoded.len() as f64 / took.as_secs_f64(), cpu)
+    prepared.check(servers).await;
+    (events.len() as f64 / took.as_secs_f64(), cpu)
 }
 
 pub struct EndToEnd {
@@ -86,18 +108,25 @@ impl EndToEnd {
 
 /// Everything published before, then read by `hexlane worker` processes.
 pub async fn hexlane(servers: &mut Servers, prepared: &Prepared, args: &[String]) -> EndToEnd {
-    prepared.publish(servers).await;
+    servers.make_streams(prepared.topology).await;
+    prepared.append(servers).await;
+    let run = work(servers, &prepared.load, args).await;
+    prepared.check(servers).await;
+    run
+}
+
+/// What the streams hold, read by `hexlane worker` processes.
+pub async fn work(servers: &mut Servers, load: &Load, args: &[String]) -> EndToEnd {
     servers.checkpoint().await;
-    let total = prepared.traffic.events.len() as u64;
+    let total = load.events as u64;
     let before = servers.cpu().await;
-    let workers: Vec<Worker> = (0..prepared.load.workers).map(|n| Worker::start(servers, n, args)).collect();
-    let (took, samples) = worker::drain(servers, prepared.load.shards, total, Duration::from_millis(250)).await;
+    let workers: Vec<Worker> = (0..load.workers).map(|n| Worker::start(servers, n, args)).collect();
+    let (took, samples) = worker::drain(servers, load.shards, total, SAMPLE).await;
     let cpu = servers.cpu().await.since(before);
     let used = workers.iter().map(Worker::used).collect();
     for worker in workers {
         worker.stop().await;
     }
-    check(servers, prepared).await;
     EndToEnd { rate: total as f64 / took.as_secs_f64(), cpu, workers: used, samples }
 }
 
@@ -105,15 +134,15 @@ pub async fn hexlane(servers: &mut Servers, prepared: &Prepared, args: &[String]
 pub async fn one_by_one(servers: &mut Servers, prepared: &Prepared, count: usize) -> f64 {
     let stream = servers.stream();
     let key = servers.keys().events(0);
-    servers.make_groups(Topology { shards: 1, ..Topology::default() }).await;
+    servers.make_streams(Topology { shards: 1, ..Topology::default() }).await;
     let events = prepared.traffic.events.iter().take(count);
     let addressed: Vec<(u16, Vec<u8>)> = events.map(|event| (0, event.clone())).collect();
     stream.append(&addressed).await.expect("Redis takes the events");
     let client = bare::connect(&servers.database_url).await;
     let statement = bare::prepare(&client).await;
     let start = Instant::now();
-    for event in prepared.decoded.iter().take(count) {
-        let read: Vec<(String, Vec<(String, Vec<String>)>)> = redis::cmd("XREADGROUP")
+    for event in prepared.decoded().iter().take(count) {
+        let read: Vec<(String, Vec<ReadEntry>)> = redis::cmd("XREADGROUP")
             .arg("GROUP")
             .arg("hexlane")
             .arg("one")
@@ -138,11 +167,11 @@ pub async fn one_by_one(servers: &mut Servers, prepared: &Prepared, count: usize
     count as f64 / start.elapsed().as_secs_f64()
 }
 
-/// A fast result that is wrong is no result.
-async fn check(servers: &Servers, prepared: &Prepared) {
+/// Compares what is stored beyond `first_version` with the newest event of every feature.
+pub async fn check(servers: &Servers, first_version: i64, newest: &HashMap<String, (i64, bool)>) {
     let sql = "SELECT feature_id, version, op FROM feature_state WHERE version > $1";
-    let rows = servers.postgres.query(sql, &[&prepared.load.first_version]).await.expect("PostgreSQL answers");
+    let rows = servers.postgres.query(sql, &[&first_version]).await.expect("PostgreSQL answers");
     let stored: HashMap<String, (i64, bool)> =
         rows.iter().map(|row| (row.get(0), (row.get(1), row.get::<_, &str>(2) == "delete"))).collect();
-    assert!(stored == prepared.traffic.newest, "the final state is not the newest event of every feature");
+    assert!(stored == *newest, "the final state is not the newest event of every feature");
 }

@@ -1,8 +1,10 @@
 //! What to measure, and with how much.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use hexlane::shard::Topology;
 
 #[derive(Debug, Parser)]
 #[command(about = "Measures hexlane against a bare PostgreSQL writer")]
@@ -21,21 +23,26 @@ pub enum Mode {
     /// hexlane end to end against the bare writer
     Throughput(Load),
     /// The same load over 1, 16, 64 and 256 shards
+    #[command(mut_arg("shards", |arg| arg.hide(true)))]
     Shards(Load),
     /// The same load with 1, 2 and 4 worker processes
+    #[command(mut_arg("workers", |arg| arg.hide(true)))]
     Processes(Load),
     /// The ratio to the bare writer with 100 thousand, 1 million and 5 million features stored
-    Growth(Load),
+    #[command(mut_arg("features", |arg| arg.hide(true)))]
+    Growth(Growth),
     /// A long backlog: peak memory, and whether the rate stays
+    #[command(mut_arg("events", |arg| arg.default_value("5000000")))]
     Backlog(Load),
     /// One feature gets 90 % of the events, against the even case
+    #[command(mut_arg("hot", |arg| arg.hide(true)))]
     Hot(Load),
     /// Entry id to commit at a steady rate
     Latency(Steady),
     /// `hexlane publish` against a bare pipelined XADD
     Publish(Load),
-    /// CPU of a worker that has nothing to do
-    Idle(Load),
+    /// CPU of workers that have nothing to do
+    Idle(Idle),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -85,7 +92,7 @@ pub struct Load {
     pub event_ids: bool,
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Versions start after this one: what is stored before is older
+    /// Versions start after this one
     #[arg(skip)]
     pub first_version: i64,
 }
@@ -98,10 +105,60 @@ pub struct Steady {
     #[arg(long, default_value_t = 20)]
     pub seconds: u64,
     /// The reorder window
-    #[arg(long, default_value = "0s")]
-    pub window: String,
+    #[arg(long, default_value = "0s", value_parser = humantime::parse_duration)]
+    pub window: Duration,
     #[arg(long, default_value_t = 16)]
     pub shards: u16,
+}
+
+impl Load {
+    pub fn topology(&self) -> Topology {
+        Topology { shards: self.shards, ..Topology::default() }
+    }
+}
+
+impl Steady {
+    /// One event each of as many features as it takes, those of the warm-up included.
+    pub fn load(&self, warm_up: u64) -> Load {
+        let features = self.rate * (self.seconds + warm_up);
+        Load {
+            events: usize::try_from(features).expect("a number of events that fits into memory"),
+            features,
+            shards: self.shards,
+            workers: 1,
+            mix: Mix::Points,
+            duplicates: 0.0,
+            late: 0.0,
+            hot: 0.0,
+            event_ids: false,
+            seed: 1,
+            first_version: 0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Growth {
+    #[command(flatten)]
+    pub load: Load,
+    /// Features that are stored already; the events are spread over all of them
+    #[arg(long, value_delimiter = ',', default_values_t = [100_000, 1_000_000, 5_000_000])]
+    pub stored: Vec<u64>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Idle {
+    #[arg(long, default_value_t = 16)]
+    pub shards: u16,
+    /// Worker processes
+    #[arg(long, default_value_t = 1)]
+    pub workers: usize,
+    /// Before the CPU is counted
+    #[arg(long, default_value_t = 5)]
+    pub settling: u64,
+    /// How long the CPU is counted
+    #[arg(long, default_value_t = 20)]
+    pub seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -6,11 +6,17 @@ use std::time::Duration;
 use hexlane::shard::{Keys, Topology};
 use hexlane::store::{Store, StoreSettings};
 use hexlane::stream::Stream;
+use hexlane::stream::topology::Wanted;
 use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
 
+use crate::bare::connect;
+use crate::traffic::{EAST, NORTH, SOUTH, WEST};
+
 const NAMESPACE: &str = "hexlane-bench";
 const DATABASE: &str = "hexlane_bench";
+/// A filled database, kept to be copied.
+const KEPT: &str = "hexlane_bench_kept";
 /// USER_HZ, in which /proc tells times: 100 on every Linux that people run.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -34,6 +40,8 @@ pub struct Servers {
     pub database_url: String,
     pub redis: MultiplexedConnection,
     pub postgres: Client,
+    /// Connected to a database that is not ours, because nobody may be in one that is copied or dropped.
+    admin: Client,
     postmaster: Option<u32>,
 }
 
@@ -43,8 +51,10 @@ impl Servers {
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
         let client = redis::Client::open(redis_url).expect("a Redis URL");
         let redis = client.get_multiplexed_async_connection_with_config(&config).await.expect("Redis answers");
-        let admin = super::bare::connect(database_url).await;
-        admin.batch_execute(&format!("DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")).await.expect("may drop");
+        let admin = connect(database_url).await;
+        for database in [DATABASE, KEPT] {
+            drop_database(&admin, database).await;
+        }
         admin.batch_execute(&format!("CREATE DATABASE {DATABASE}")).await.expect("may create a database");
         let (server, _) = database_url.rsplit_once('/').expect("a URL with a database");
         let database_url = format!("{server}/{DATABASE}");
@@ -57,10 +67,10 @@ impl Servers {
         })
         .expect("a database URL");
         store.migrate().await.expect("the schema can be made");
-        let postgres = super::bare::connect(&database_url).await;
+        let postgres = connect(&database_url).await;
         let pid: i32 = postgres.query_one("SELECT pg_backend_pid()", &[]).await.expect("answers").get(0);
         let postmaster = parent(pid.unsigned_abs()).filter(|_| is_postgres(pid.unsigned_abs()));
-        Self { redis_url: redis_url.into(), database_url, redis, postgres, postmaster }
+        Self { redis_url: redis_url.into(), database_url, redis, postgres, admin, postmaster }
     }
 
     /// Nothing stored, nothing published, nothing left to be flushed.
@@ -68,6 +78,48 @@ impl Servers {
         self.empty_redis().await;
         self.postgres.batch_execute("TRUNCATE feature_state, processed_event").await.expect("may truncate");
         self.checkpoint().await;
+    }
+
+    /// Stores `features` features, all older than any event, somewhere in the box in which the
+    /// events lie. Not vacuumed, the table would be in the middle of a measurement.
+    pub async fn fill(&self, features: u64) {
+        let sql = format!(
+            "INSERT INTO feature_state (feature_id, version, op, observation_time, geometry, properties, cell)
+             SELECT 'vehicle-' || lpad(n::text, greatest(7, length(n::text)), '0'), 0, 'create', '2020-01-01Z',
+                ST_SetSRID(ST_MakePoint({WEST} + random() * ({EAST} - {WEST}),
+                    {SOUTH} + random() * ({NORTH} - {SOUTH})), 4326),
+                jsonb_build_object('kind', 'bus', 'line', (n % 300)::text, 'speed', n % 300 / 10.0),
+                608000000000000000 + n
+             FROM generate_series(0, {features} - 1) AS n"
+        );
+        self.postgres.batch_execute("SELECT setseed(0.5)").await.expect("PostgreSQL answers");
+        self.postgres.batch_execute(&sql).await.expect("the table can be filled");
+        self.postgres.batch_execute("VACUUM (ANALYZE) feature_state").await.expect("may vacuum");
+        self.checkpoint().await;
+    }
+
+    /// Puts the database aside as it is, for [`Self::restore`].
+    pub async fn keep(&mut self) {
+        drop_database(&self.admin, KEPT).await;
+        let leave = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{DATABASE}'");
+        self.admin.batch_execute(&leave).await.expect("a superuser");
+        let rename = format!("ALTER DATABASE {DATABASE} RENAME TO {KEPT}");
+        self.admin.batch_execute(&rename).await.expect("nobody else uses the database");
+    }
+
+    /// A copy, file by file, of what was kept: every measurement starts from the same pages, and
+    /// millions of rows do not have to find their places in the index again. PostgreSQL flushes the
+    /// copy before it answers.
+    pub async fn restore(&mut self) {
+        drop_database(&self.admin, DATABASE).await;
+        let copy = format!("CREATE DATABASE {DATABASE} TEMPLATE {KEPT} STRATEGY file_copy");
+        self.admin.batch_execute(&copy).await.expect("the database can be copied");
+        self.postgres = connect(&self.database_url).await;
+    }
+
+    /// Gives the space of what was kept back.
+    pub async fn forget(&self) {
+        drop_database(&self.admin, KEPT).await;
     }
 
     pub async fn checkpoint(&self) {
@@ -111,7 +163,8 @@ impl Servers {
     }
 
     /// Streams with their groups, as a worker would make them.
-    pub async fn make_groups(&mut self, topology: Topology) {
+    pub async fn make_streams(&mut self, topology: Topology) {
+        self.stream().settle_topology(Wanted::exactly(topology)).await.expect("the topology can be set");
         let mut pipe = redis::pipe();
         for shard in 0..topology.shards {
             pipe.cmd("XGROUP").arg("CREATE").arg(self.keys().events(shard)).arg("hexlane").arg("0").arg("MKSTREAM");
@@ -142,6 +195,10 @@ impl Servers {
         let redis = ["used_cpu_sys", "used_cpu_user", "used_cpu_sys_children", "used_cpu_user_children"];
         Cpu { redis: redis.into_iter().map(field).sum(), postgres: self.postmaster.map(tree_seconds) }
     }
+}
+
+async fn drop_database(admin: &Client, name: &str) {
+    admin.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await.expect("may drop");
 }
 
 /// The fields of /proc/PID/stat after the program's name: the first one is the state.

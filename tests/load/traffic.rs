@@ -10,7 +10,12 @@ use crate::cli::{Load, Mix};
 
 /// Late events and copies come at most this many places after their turn.
 const FURTHEST: f64 = 5000.0;
-const START_MS: i64 = 1_790_000_000_000;
+/// Long enough ago that no version's time lies ahead of the clock: each version takes a second.
+const START_MS: i64 = 1_700_000_000_000;
+pub const WEST: f64 = -5.0;
+pub const EAST: f64 = 15.0;
+pub const SOUTH: f64 = 44.0;
+pub const NORTH: f64 = 55.0;
 const LINE_POSITIONS: usize = 20;
 const RING_POSITIONS: usize = 60;
 
@@ -51,6 +56,14 @@ pub fn generate(load: &Load) -> Traffic {
     Traffic { events: queue.into_iter().map(|(_, event)| event).collect(), newest }
 }
 
+/// One event of each feature, in the features' order.
+pub fn one_each(load: &Load) -> Traffic {
+    let mut random = SmallRng::seed_from_u64(load.seed);
+    let version = load.first_version + 1;
+    let events = (0..load.features).map(|feature| event(load, feature, version, false, &mut random)).collect();
+    Traffic { events, newest: (0..load.features).map(|feature| (name(feature), (version, false))).collect() }
+}
+
 fn event(load: &Load, feature: u64, version: i64, deleted: bool, random: &mut SmallRng) -> Vec<u8> {
     let time = DateTime::from_timestamp_millis(START_MS + version * 1000).unwrap_or_default();
     let time = time.to_rfc3339_opts(SecondsFormat::Millis, true);
@@ -78,7 +91,7 @@ fn event(load: &Load, feature: u64, version: i64, deleted: bool, random: &mut Sm
 /// Near the feature's own place, which lies somewhere in western Europe.
 fn geometry(load: &Load, feature: u64, random: &mut SmallRng) -> String {
     let mut home = SmallRng::seed_from_u64(feature);
-    let (x, y) = (home.random_range(-5.0..15.0), home.random_range(44.0..55.0));
+    let (x, y) = (home.random_range(WEST..EAST), home.random_range(SOUTH..NORTH));
     let mut near = |spread: f64| random.random_range(-spread..spread);
     let (x, y) = (x + near(1e-4), y + near(1e-4));
     let kind = match load.mix {

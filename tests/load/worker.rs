@@ -23,23 +23,31 @@ pub struct Used {
     pub peak_mib: f64,
 }
 
+/// `hexlane` itself, with the settings of the benchmark and none of the user's.
+pub fn command(servers: &Servers, name: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hexlane"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HEXLANE_")) {
+        command.env_remove(name);
+    }
+    command
+        .arg(name)
+        .env("HEXLANE_REDIS_URL", &servers.redis_url)
+        .env("HEXLANE_DATABASE_URL", &servers.database_url)
+        .env("HEXLANE_NAMESPACE", servers.namespace())
+        .env("RUST_LOG", "warn")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
 impl Worker {
     pub fn start(servers: &Servers, number: usize, args: &[String]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hexlane"));
-        command.arg("worker").args(args);
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HEXLANE_")) {
-            command.env_remove(name);
-        }
+        let mut command = command(servers, "worker");
         command
-            .env("HEXLANE_REDIS_URL", &servers.redis_url)
-            .env("HEXLANE_DATABASE_URL", &servers.database_url)
-            .env("HEXLANE_NAMESPACE", servers.namespace())
+            .args(args)
             .env("HEXLANE_WORKER_NAME", format!("bench-{number}"))
-            .env("HEXLANE_ADMIN_ADDR", "127.0.0.1:0")
-            .env("RUST_LOG", "warn")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .kill_on_drop(true);
+            .env("HEXLANE_ADMIN_ADDR", "127.0.0.1:0");
         let child = command.spawn().expect("the worker starts");
         let pid = child.id().expect("it has just been started");
         Self { child, pid }
@@ -90,7 +98,22 @@ pub async fn progress(servers: &mut Servers, shards: u16) -> Progress {
     Progress { read, settled: read - pending }
 }
 
-/// From the first entry read to the last one settled; with a sample each `every`.
+/// Waits until every shard is somebody's.
+pub async fn attend(servers: &mut Servers, shards: u16) {
+    let patience = Instant::now() + PATIENCE;
+    let owners: Vec<String> = (0..shards).map(|shard| servers.keys().owner(shard)).collect();
+    loop {
+        let owned: u16 =
+            redis::cmd("EXISTS").arg(&owners).query_async(&mut servers.redis).await.expect("Redis answers");
+        if owned == shards {
+            return;
+        }
+        assert!(Instant::now() < patience, "only {owned} of {shards} shards are somebody's");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// From the first entry read to the last one settled; with a sample each `every`, and one at the end.
 pub async fn drain(servers: &mut Servers, shards: u16, total: u64, every: Duration) -> (Duration, Vec<(f64, u64)>) {
     let patience = Instant::now() + PATIENCE;
     let mut start = Instant::now();
@@ -106,6 +129,7 @@ pub async fn drain(servers: &mut Servers, shards: u16, total: u64, every: Durati
         }
         let since = start.elapsed();
         if progress.settled >= total {
+            samples.push((since.as_secs_f64(), progress.settled));
             return (since, samples);
         }
         if since >= next_sample {

@@ -1,34 +1,14 @@
-//! Which measurements take turns, and what is made of them.
+//! hexlane against the bare writer and against the loop that people write first.
 
+use super::worker_args;
 use crate::bench::{self, Prepared};
-use crate::cli::{Cli, Common, Load, Mode};
+use crate::cli::{Common, Load};
 use crate::report::Report;
 use crate::server::Servers;
 
 const ONE_BY_ONE: usize = 3000;
 
-pub async fn run(cli: Cli) {
-    let (Some(redis_url), Some(database_url)) = (&cli.common.redis_url, &cli.common.database_url) else {
-        panic!("no servers: run scripts/bench, which starts them");
-    };
-    let mut servers = Servers::prepare(redis_url, database_url).await;
-    let mode = cli.mode.expect("a mode");
-    let settings = format!("{mode:?}, runs {}", cli.common.runs);
-    let report = match mode {
-        Mode::Throughput(load) => throughput(&mut servers, &cli.common, &load).await,
-        _ => panic!("not yet"),
-    };
-    report.print();
-    if let Some(path) = &cli.common.json {
-        report.write(path, &settings);
-    }
-}
-
-fn worker_args(common: &Common) -> Vec<String> {
-    common.worker_args.split_whitespace().map(str::to_owned).collect()
-}
-
-async fn throughput(servers: &mut Servers, common: &Common, load: &Load) -> Report {
+pub async fn throughput(servers: &mut Servers, common: &Common, load: &Load) -> Report {
     let prepared = Prepared::new(load);
     let mut report = Report::default();
     let events = load.events as f64;

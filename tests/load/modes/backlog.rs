@@ -1,0 +1,61 @@
+//! A backlog that is much longer than what a worker may hold.
+
+use std::collections::HashMap;
+
+use super::worker_args;
+use crate::bench::{self, Prepared};
+use crate::cli::{Common, Load};
+use crate::report::Report;
+use crate::server::Servers;
+
+/// Events that the benchmark itself holds at once; Redis needs the memory.
+const CHUNK: usize = 500_000;
+
+pub async fn backlog(servers: &mut Servers, common: &Common, load: &Load) -> Report {
+    let mut report = Report::default();
+    for _ in 0..common.runs {
+        servers.empty().await;
+        let newest = publish(servers, load).await;
+        let run = bench::work(servers, load, &worker_args(common)).await;
+        bench::check(servers, load.first_version, &newest).await;
+        report.add("hexlane", run.rate, "events/s");
+        report.add("peak memory of a worker", run.peak_mib(), "MiB");
+        let total = load.events as f64;
+        let time = |share: f64| time_of(&run.samples, total * share);
+        report.add("first fifth", total / 5.0 / time(0.2), "events/s");
+        report.add("last fifth", total / 5.0 / (time(1.0) - time(0.8)), "events/s");
+    }
+    let ratio = report.median("last fifth") / report.median("first fifth");
+    report.ratio("last fifth / first fifth", ratio);
+    report
+}
+
+/// Answers the state in which the features must end.
+async fn publish(servers: &mut Servers, load: &Load) -> HashMap<String, (i64, bool)> {
+    servers.make_streams(load.topology()).await;
+    let mut newest = HashMap::new();
+    for (number, start) in (0_u64..).zip((0..load.events).step_by(CHUNK)) {
+        // No feature has more versions in a chunk than the chunk has events, so the next one's are newer.
+        let chunk = Load {
+            events: CHUNK.min(load.events - start),
+            first_version: load.first_version + start as i64,
+            seed: load.seed + number,
+            ..load.clone()
+        };
+        let prepared = Prepared::new(&chunk);
+        prepared.append(servers).await;
+        newest.extend(prepared.traffic.newest);
+    }
+    newest
+}
+
+/// When so many were settled, on a straight line between the samples around it.
+fn time_of(samples: &[(f64, u64)], settled: f64) -> f64 {
+    let after = samples.partition_point(|&(_, count)| (count as f64) < settled);
+    let (time, count) = samples[after];
+    let Some(&(time_before, count_before)) = after.checked_sub(1).and_then(|before| samples.get(before)) else {
+        return time;
+    };
+    let share = (settled - count_before as f64) / (count - count_before) as f64;
+    time_before + share * (time - time_before)
+}

@@ -1,0 +1,39 @@
+//! Whether hexlane keeps its distance to the bare writer while the table grows.
+
+use super::worker_args;
+use crate::bench::{self, Prepared};
+use crate::cli::{Common, Growth, Load};
+use crate::report::Report;
+use crate::server::Servers;
+
+const BATCH: usize = 5000;
+
+pub async fn growth(servers: &mut Servers, common: &Common, growth: &Growth) -> Report {
+    let mut report = Report::default();
+    let mut ratios = Vec::new();
+    for &stored in &growth.stored {
+        let prepared = Prepared::new(&Load { features: stored, ..growth.load.clone() });
+        servers.empty().await;
+        servers.fill(stored).await;
+        servers.keep().await;
+        let (bare, hexlane) = (format!("bare, {stored} stored"), format!("hexlane, {stored} stored"));
+        for _ in 0..common.runs {
+            servers.restore().await;
+            let (rate, _) = bench::bare(servers, &prepared, BATCH).await;
+            report.add(&bare, rate, "events/s");
+            servers.restore().await;
+            servers.empty_redis().await;
+            let run = bench::hexlane(servers, &prepared, &worker_args(common)).await;
+            report.add(&hexlane, run.rate, "events/s");
+        }
+        servers.forget().await;
+        let ratio = report.median(&hexlane) / report.median(&bare);
+        report.ratio(format!("hexlane / bare, {stored} stored"), ratio);
+        ratios.push(ratio);
+    }
+    let (low, high) =
+        ratios.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &ratio| (ratio.min(low), ratio.max(high)));
+    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+    report.ratio("spread of the ratios, (max - min) / mean", (high - low) / mean);
+    report
+}
