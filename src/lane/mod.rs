@@ -248,7 +248,9 @@ impl Lane {
         // Events of one feature arrive in order; across features the buffer mixes them.
         batch.sort_by_key(|item| item.id);
         let written = std::mem::take(&mut self.written);
-        let (fates, settled) = tokio::join!(self.write(batch), self.settle(written));
+        // On the heap, as it would be the most of a lane's size even while it waits.
+        let writing = Box::pin(self.write(batch));
+        let (fates, settled) = tokio::join!(writing, self.settle(written));
         self.written = fates?;
         settled
     }

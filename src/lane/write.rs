@@ -141,9 +141,7 @@ impl Lane {
         let mut groups = coalesce::by_feature(events, candidates);
         let half = if groups.len() < WORTH_HALVING { groups.len() } else { groups.len() / 2 };
         let second = groups.split_off(half);
-        // Boxed, as they are the largest part of a lane's state.
-        let (first, second) =
-            tokio::join!(Box::pin(self.write_groups(events, groups)), Box::pin(self.write_groups(events, second)));
+        let (first, second) = tokio::join!(self.write_groups(events, groups), self.write_groups(events, second));
         for (place, fate) in first?.into_iter().chain(second?) {
             fates.set(place, fate);
         }
