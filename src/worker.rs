@@ -21,6 +21,12 @@ use crate::shard::{Keys, Topology};
 use crate::store::{Store, StoreSettings};
 use crate::stream::Stream;
 
+/// Entries in one read; more gain nothing.
+const READ_ROWS: usize = 1000;
+/// Entries that the lanes of all workers may ask for at the same moment. Redis answers one after the
+/// other: so many keep it busy for a tenth of a second, and renewals of leases wait behind them.
+const READ_ROWS_OF_ALL_LANES: usize = 16_000;
+const READ_ROWS_AT_LEAST: usize = 16;
 /// Bytes of events that all lanes together should have in one batch each.
 const BATCH_BYTES_OF_ALL_LANES: usize = 16 << 20;
 const BATCH_BYTES_AT_LEAST: usize = 64 << 10;
@@ -239,6 +245,7 @@ fn lane_settings(args: &WorkerArgs, topology: Topology) -> LaneSettings {
         min_idle: args.min_idle,
         max_deliveries: args.max_deliveries,
         reorder_window: args.reorder_window,
+        read_rows: (READ_ROWS_OF_ALL_LANES / usize::from(topology.shards).max(1)).clamp(READ_ROWS_AT_LEAST, READ_ROWS),
         batch_rows: args.batch_rows,
         batch_bytes: (BATCH_BYTES_OF_ALL_LANES / usize::from(topology.shards).max(1)).max(BATCH_BYTES_AT_LEAST),
         limits: args.limits.limits(),

@@ -8,6 +8,7 @@ mod dead_letters;
 mod edge_events;
 mod faults;
 mod fleet;
+mod group_commit;
 mod guard;
 mod marks;
 mod other_producers;

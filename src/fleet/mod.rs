@@ -196,13 +196,12 @@ impl Fleet {
                 owned.stop.cancel();
             }
         }
-        for shard in share {
-            if !self.owned.contains_key(&shard) {
-                let sent = Sent::now();
-                if stream.acquire(shard, &self.token, self.settings.lease).await? {
-                    self.start_lane(shard, Lease::taken(sent, self.settings.lease));
-                }
-            }
+        let missing: Vec<u16> = share.into_iter().filter(|shard| !self.owned.contains_key(shard)).collect();
+        // All in one step: with many shards and a busy server the first leases would be over before
+        // the last were taken.
+        let sent = Sent::now();
+        for shard in stream.acquire(&missing, &self.token, self.settings.lease).await? {
+            self.start_lane(shard, Lease::taken(sent, self.settings.lease));
         }
         self.keep_house(&live).await
     }
@@ -284,12 +283,11 @@ impl Fleet {
         self.kept = Instant::now();
         let names: Vec<&str> =
             live.iter().map(|token| token.rsplit_once('/').map_or(&**token, |(name, _)| name)).collect();
-        for shard in self.owned.keys() {
-            let least_idle = self.settings.lease * GONE_AFTER_LEASES;
-            let removed = self.shared.stream.remove_consumers(*shard, least_idle, &names).await?;
-            if removed > 0 {
-                tracing::info!(shard, removed, "removed consumers of gone workers");
-            }
+        let shards: Vec<u16> = self.owned.keys().copied().collect();
+        let least_idle = self.settings.lease * GONE_AFTER_LEASES;
+        let removed = self.shared.stream.remove_consumers(&shards, least_idle, &names).await?;
+        if removed > 0 {
+            tracing::info!(removed, "removed consumers of gone workers");
         }
         Ok(())
     }

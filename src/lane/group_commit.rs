@@ -77,6 +77,7 @@ struct Waiting {
 /// Takes the batches of all lanes of a worker.
 pub struct GroupCommit {
     queue: Arc<Queue>,
+    writers: usize,
     /// Cancelled when a writer has ended.
     broken: CancellationToken,
     /// End with this.
@@ -85,7 +86,7 @@ pub struct GroupCommit {
 
 #[derive(Default)]
 struct Queue {
-    /// Two for each lane at the most.
+    /// As many for each lane, at the most, as there are writers.
     waiting: Mutex<VecDeque<Waiting>>,
     arrived: Notify,
 }
@@ -103,7 +104,12 @@ impl GroupCommit {
                 write_for_ever(&queue, &store, most_rows).await;
             });
         }
-        Self { queue, broken, _writers: tasks }
+        Self { queue, writers: writers.max(1), broken, _writers: tasks }
+    }
+
+    /// Statements that may be under way at once.
+    pub(super) fn writers(&self) -> usize {
+        self.writers
     }
 
     /// Waits until a writer has ended, which only a panic makes it do: the process has to end.

@@ -14,9 +14,8 @@ use crate::metrics::Trouble;
 use crate::stream::entry::{Entry, Payload};
 use crate::stream::reader::Reader;
 
-/// Entries asked for in one read: few while sizes are unknown, then as many as fit.
+/// Entries asked for in the first read, while sizes are unknown; later as many as fit.
 const FIRST_READ: usize = 64;
-const LARGEST_READ: usize = 1000;
 /// Smaller reads cost Redis more than they save here.
 const LEAST_READ_BYTES: usize = 64 * 1024;
 /// Below this many bytes decoding is quicker than handing it to another thread.
@@ -31,7 +30,7 @@ pub(super) async fn run(shard: u16, shared: Shared, term: Term, ahead: mpsc::Sen
     let longest = shared.settings.min_idle;
     let looks = RetryPolicy { base: FIRST_LOOK_PAUSE.min(longest), cap: longest }.start();
     let budget = (shared.settings.batch_bytes / super::AHEAD).max(LEAST_READ_BYTES);
-    let count = ReadSize { count: FIRST_READ, budget };
+    let count = ReadSize { count: FIRST_READ.min(shared.settings.read_rows), budget, most: shared.settings.read_rows };
     let intake = Intake { shard, shared, term, ahead, reader, looks, next_look: Instant::now(), count };
     intake.run().await;
 }
@@ -160,6 +159,7 @@ fn judge_entry(entry: &Entry, now_us: i64, settings: &super::LaneSettings) -> It
 pub(super) struct ReadSize {
     count: usize,
     budget: usize,
+    most: usize,
 }
 
 impl ReadSize {
@@ -171,6 +171,6 @@ impl ReadSize {
         let Some(bytes) = entries.iter().map(Entry::size).sum::<usize>().checked_div(entries.len()) else { return };
         let fitting = self.budget / bytes.max(1);
         // Doubles at the most: a few small entries say little about the next thousand.
-        self.count = fitting.clamp(1, LARGEST_READ).min(self.count * 2);
+        self.count = fitting.clamp(1, self.most).min(self.count * 2);
     }
 }

@@ -51,6 +51,8 @@ pub struct LaneSettings {
     pub max_deliveries: u64,
     /// How long an event waits for an older one of its feature.
     pub reorder_window: Duration,
+    /// The most entries in one read.
+    pub read_rows: usize,
     /// The most events in one statement.
     pub batch_rows: usize,
     /// Bytes of events in one read, and in one statement, at the most; a larger event goes alone.

@@ -19,8 +19,8 @@ use super::{Item, Lane};
 /// How often the same work may fail while the server takes other rows.
 const MOST_SUSPECT_FAILURES: u32 = 3;
 
-/// Features in a batch from which on two statements are quicker than one.
-const WORTH_HALVING: usize = 2000;
+/// Features that are worth a statement of their own, where there is a connection for it.
+const WORTH_A_STATEMENT: usize = 1000;
 
 /// By place in the batch.
 type Outcomes = Vec<(usize, Outcome)>;
@@ -135,15 +135,21 @@ impl Lane {
         Some(())
     }
 
-    /// Writes groups of features, a large batch in two statements at once: a worker with one busy
-    /// shard would use one connection only. No feature is in both.
+    /// Writes groups of features, a large batch in several statements at once: a worker with one busy
+    /// shard would use one connection only. No feature is in two of them.
     async fn write_candidates(&self, events: &Arc<Vec<Event>>, candidates: &[usize], fates: &mut Fates) -> Option<()> {
         let mut groups = coalesce::by_feature(events, candidates);
-        let half = if groups.len() < WORTH_HALVING { groups.len() } else { groups.len() / 2 };
-        let second = groups.split_off(half);
-        let (first, second) = tokio::join!(self.write_groups(events, groups), self.write_groups(events, second));
-        for (place, fate) in first?.into_iter().chain(second?) {
-            fates.set(place, fate);
+        let statements = (groups.len() / WORTH_A_STATEMENT).clamp(1, self.shared.commits.writers());
+        let each = groups.len().div_ceil(statements).max(1);
+        let mut parts = Vec::with_capacity(statements);
+        while !groups.is_empty() {
+            let rest = groups.split_off(each.min(groups.len()));
+            parts.push(self.write_groups(events, std::mem::replace(&mut groups, rest)));
+        }
+        for part in futures_util::future::join_all(parts).await {
+            for (place, fate) in part? {
+                fates.set(place, fate);
+            }
         }
         Some(())
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Stream, failure, script};
+use super::{Stream, script};
 use crate::failure::Failure;
 
 /// The result of renewing a lease.
@@ -48,13 +48,18 @@ impl Stream {
         self.ask("leaving the live workers", command.arg(token).arg(u8::from(only_if_others))).await
     }
 
-    /// Takes the lease of a shard if it is free.
+    /// Takes the leases that are free; answers which, of the shards given.
     ///
     /// # Errors
-    /// As judged by [`Failure::redis`].
-    pub async fn acquire(&self, shard: u16, token: &str, lease: Duration) -> Result<bool, Failure> {
-        let mut command = script(include_str!("lua/acquire.lua"), &[self.keys.owner(shard)]);
-        self.ask("taking a lease", command.arg(token).arg(millis(lease))).await
+    /// As judged by [`Failure::redis`]: some may be taken.
+    pub async fn acquire(&self, shards: &[u16], token: &str, lease: Duration) -> Result<Vec<u16>, Failure> {
+        let commands = shards.iter().map(|shard| {
+            let mut command = script(include_str!("lua/acquire.lua"), &[self.keys.owner(*shard)]);
+            command.arg(token).arg(millis(lease));
+            command
+        });
+        let taken: Vec<bool> = self.ask_all("taking leases", commands).await?;
+        Ok(shards.iter().zip(taken).filter(|(_, taken)| *taken).map(|(shard, _)| *shard).collect())
     }
 
     /// Renews leases, in the order given.
@@ -62,19 +67,13 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`]: some may be renewed.
     pub async fn renew(&self, shards: &[u16], token: &str, lease: Duration) -> Result<Vec<Renewal>, Failure> {
-        let doing = "renewing leases";
-        if shards.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut pipe = redis::pipe();
-        for shard in shards {
+        let commands = shards.iter().map(|shard| {
             let keys = [self.keys.owner(*shard), self.keys.events(*shard)];
             let mut command = script(include_str!("lua/renew.lua"), &keys);
             command.arg(token).arg(millis(lease)).arg(&*self.group);
-            pipe.add_command(command);
-        }
-        let mut connection = self.connection(doing).await?;
-        let answers: Vec<i64> = pipe.query_async(&mut connection).await.map_err(|error| failure(&error, doing))?;
+            command
+        });
+        let answers: Vec<i64> = self.ask_all("renewing leases", commands).await?;
         let renewal = |answer: i64| match u64::try_from(answer) {
             Ok(pending) => Renewal::Renewed { pending },
             Err(_) => Renewal::Lost,
@@ -91,14 +90,18 @@ impl Stream {
         self.ask("giving a lease back", command.arg(token)).await
     }
 
-    /// Removes consumers that hold nothing, have been idle for `least_idle`, and are not in `live`.
+    /// Removes consumers of all shards given that hold nothing, have been idle for `least_idle`, and are not in `live`.
     ///
     /// # Errors
     /// As judged by [`Failure::redis`].
-    pub async fn remove_consumers(&self, shard: u16, least_idle: Duration, live: &[&str]) -> Result<u64, Failure> {
-        let mut command = script(include_str!("lua/remove_consumers.lua"), &[self.keys.events(shard)]);
-        command.arg(&*self.group).arg(millis(least_idle)).arg(live);
-        self.ask("removing consumers of gone workers", &command).await
+    pub async fn remove_consumers(&self, shards: &[u16], least_idle: Duration, live: &[&str]) -> Result<u64, Failure> {
+        let commands = shards.iter().map(|shard| {
+            let mut command = script(include_str!("lua/remove_consumers.lua"), &[self.keys.events(*shard)]);
+            command.arg(&*self.group).arg(millis(least_idle)).arg(live);
+            command
+        });
+        let removed: Vec<u64> = self.ask_all("removing consumers of gone workers", commands).await?;
+        Ok(removed.into_iter().sum())
     }
 }
 

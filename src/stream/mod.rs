@@ -12,11 +12,12 @@ pub mod reader;
 pub mod settle;
 pub mod topology;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::{Manager, Pool, PoolError};
+use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, RedisError};
 
 use crate::event::EntryId;
@@ -37,6 +38,9 @@ pub struct Stream {
     keys: Keys,
     group: Arc<str>,
     consumer: Arc<str>,
+    /// Taken out of the pool for the acknowledgements of all lanes: they are many and small, and the
+    /// pool asks whether a connection is alive each time it hands one out.
+    ack_link: Arc<Mutex<Option<MultiplexedConnection>>>,
     /// Server's clock minus ours, in microseconds.
     clock_offset_us: Arc<AtomicI64>,
 }
@@ -68,6 +72,7 @@ impl Stream {
             keys,
             group: group.into(),
             consumer: consumer.into(),
+            ack_link: Arc::default(),
             clock_offset_us: Arc::new(AtomicI64::new(0)),
         })
     }
@@ -95,10 +100,43 @@ impl Stream {
         })
     }
 
+    /// The connection that acknowledgements share; their commands follow each other on it without
+    /// waiting for answers.
+    async fn ack_link(&self, doing: &str) -> Result<MultiplexedConnection, Failure> {
+        let kept = self.ack_link.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(link) = kept {
+            return Ok(link);
+        }
+        let link = deadpool_redis::Connection::take(self.connection(doing).await?);
+        *self.ack_link.lock().unwrap_or_else(PoisonError::into_inner) = Some(link.clone());
+        Ok(link)
+    }
+
+    fn drop_ack_link(&self) {
+        *self.ack_link.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Sends one command over the pool.
     async fn ask<T: redis::FromRedisValue>(&self, doing: &str, command: &redis::Cmd) -> Result<T, Failure> {
         let mut connection = self.connection(doing).await?;
         command.query_async(&mut connection).await.map_err(|error| failure(&error, doing))
+    }
+
+    /// Sends commands in one pipeline over the pool.
+    async fn ask_all<T: redis::FromRedisValue>(
+        &self,
+        doing: &str,
+        commands: impl Iterator<Item = redis::Cmd>,
+    ) -> Result<Vec<T>, Failure> {
+        let mut pipe = redis::pipe();
+        for command in commands {
+            pipe.add_command(command);
+        }
+        if pipe.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut connection = self.connection(doing).await?;
+        pipe.query_async(&mut connection).await.map_err(|error| failure(&error, doing))
     }
 
     /// Asks whether the server answers.

@@ -33,7 +33,7 @@ impl Stream {
         if ids.is_empty() {
             return Ok(());
         }
-        let mut connection = self.connection(doing).await?;
+        let mut link = self.ack_link(doing).await?;
         let key = self.keys.events(shard);
         let mut pipe = redis::pipe();
         for chunk in ids.chunks(ACK_CHUNK) {
@@ -43,7 +43,11 @@ impl Stream {
             }
             command.ignore();
         }
-        pipe.exec_async(&mut connection).await.map_err(|error| failure(&error, doing))
+        pipe.exec_async(&mut link).await.map_err(|error| {
+            // Whatever went wrong: the pool knows whether a connection is good.
+            self.drop_ack_link();
+            failure(&error, doing)
+        })
     }
 
     /// Moves invalid entries to the shard's dead-letter stream. Each one is one atomic step on the

@@ -1,6 +1,6 @@
 //! How shards spread over workers, and how soon they move.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{leases, name_of, named, names, settled, shares, take_busiest, tokens};
 use crate::world::{Proxy, Way, Worker, World, eventually, full, point};
@@ -183,4 +183,22 @@ async fn a_worker_that_stands_by_is_ready_only_while_both_servers_answer() {
         assert!(worker.is_ready().await);
         worker.stop().await.assert_balanced();
     }
+}
+
+/// Whatever is done once for each shard takes its time once for each shard: on a long way to Redis,
+/// or a busy Redis, the first leases would be over before the last were taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_leases_are_taken_and_kept_over_a_long_way_to_redis() {
+    const SHARDS: u16 = 256;
+    let world = World::shared("many_leases", SHARDS).await;
+    let (proxy, url) = Proxy::to(&world.redis_url).await;
+    proxy.delay(Duration::from_millis(20));
+    let worker = world.worker().set("REDIS_URL", &url).set("LEASE", "4s").set("RENEW", "1s").ready().await;
+    worker.until_metric("hexlane_lanes_owned", f64::from(SHARDS)).await;
+    for shard in 0..SHARDS {
+        world.add(shard, &point(&format!("s{shard}"), 1, 4.3, 52.1)).await;
+    }
+    world.drained().await;
+    assert!(!worker.log().contains("the lease has run out"), "{}", worker.log());
+    worker.stop().await.assert_balanced();
 }

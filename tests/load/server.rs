@@ -148,6 +148,9 @@ impl Servers {
         if !keys.is_empty() {
             redis::cmd("DEL").arg(keys).exec_async(&mut self.redis).await.expect("may delete");
         }
+        // Nothing else makes the append-only file smaller where rewriting by itself is switched off.
+        let _: redis::Value = redis::cmd("BGREWRITEAOF").query_async(&mut self.redis).await.expect("may rewrite");
+        self.settle_redis().await;
     }
 
     pub fn keys(&self) -> Keys {

@@ -1,7 +1,8 @@
-//! A way to a server that can be closed, and on which a single request or answer can get lost.
+//! A way to a server that can be closed or long, and on which a single request or answer can get lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -38,6 +39,8 @@ pub struct Proxy {
     address: String,
     way: watch::Sender<Way>,
     fault: watch::Sender<Option<Fault>>,
+    /// What every request and every answer is late by, in milliseconds.
+    delay: AtomicU64,
 }
 
 impl Proxy {
@@ -47,7 +50,8 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let proxied = url.replace(&server, &address);
-        let proxy = Arc::new(Self { address, way: watch::Sender::new(Way::Open), fault: watch::Sender::new(None) });
+        let (way, fault) = (watch::Sender::new(Way::Open), watch::Sender::new(None));
+        let proxy = Arc::new(Self { address, way, fault, delay: AtomicU64::new(0) });
         tokio::spawn(proxy.clone().listen(listener, server));
         (proxy, proxied)
     }
@@ -86,6 +90,7 @@ impl Proxy {
                 self.set(Way::Closed);
                 return;
             }
+            self.travel().await;
             if to.write_all(&buffer[..length]).await.is_err() {
                 return;
             }
@@ -109,6 +114,18 @@ impl Proxy {
             Some(Fault::LoseAnswerTo(_)) => is_lost.load(Ordering::Relaxed).then_some(0),
             _ => None,
         }
+    }
+
+    async fn travel(&self) {
+        match self.delay.load(Ordering::Relaxed) {
+            0 => {}
+            delay => tokio::time::sleep(Duration::from_millis(delay)).await,
+        }
+    }
+
+    /// From now on every request and every answer takes so much longer.
+    pub fn delay(&self, by: Duration) {
+        self.delay.store(by.as_millis() as u64, Ordering::Relaxed);
     }
 
     pub fn set(&self, way: Way) {
