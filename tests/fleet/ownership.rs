@@ -154,7 +154,7 @@ async fn a_consumer_that_holds_entries_or_lives_or_was_busy_keeps_its_name() {
         let _: u32 = world.ask(&format!("XGROUP CREATECONSUMER {key} hexlane {name}")).await;
     }
     let stream = Stream::new(&world.redis_url, Keys::new(&world.namespace), "hexlane", "").unwrap();
-    let remove = async |idle| stream.remove_consumers(0, idle, &["live"]).await.unwrap();
+    let remove = async |idle| stream.remove_consumers(&[0], idle, &["live"]).await.unwrap();
     assert_eq!(remove(Duration::from_secs(600)).await, 0);
     assert_eq!(consumers(&world, 0).await, ["holder", "idle", "live"]);
     assert_eq!(remove(Duration::ZERO).await, 1);
