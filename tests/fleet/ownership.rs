@@ -22,6 +22,17 @@ async fn rows_sent_by(world: &World, name: &str) -> i64 {
     world.postgres().await.query_one(sql, &[&format!("hexlane worker {name}")]).await.unwrap().get(0)
 }
 
+async fn until_nothing_of_it_runs(world: &World, name: &str) {
+    let postgres = world.postgres().await;
+    let sql = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = $1 AND state <> 'idle'";
+    let application = format!("hexlane worker {name}");
+    eventually(&format!("no statement of {name} is under way"), async || {
+        postgres.query_one(sql, &[&application]).await.unwrap().get::<_, i64>(0) == 0
+    })
+    .await;
+}
+
 fn all(version: i64) -> Vec<Vec<u8>> {
     (0..FEATURES).map(|n| point(&format!("F{n}"), version, 4.3, 52.1)).collect()
 }
@@ -57,6 +68,8 @@ async fn frozen_owner(world: &World, answered: bool) {
     let sent = if answered {
         holder.batch_execute("ROLLBACK").await.unwrap();
         world.drained().await;
+        // The other one may be done before the server has come to the end of this one's statement.
+        until_nothing_of_it_runs(world, &owner).await;
         rows_sent_by(world, &owner).await
     } else {
         0
