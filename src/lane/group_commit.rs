@@ -169,19 +169,11 @@ impl Queue {
 
 async fn write_for_ever(queue: &Queue, store: &Store, most_rows: usize) {
     loop {
-        if queue.locked().is_empty() {
+        let mut taken = queue.take(most_rows);
+        if taken.is_empty() {
             queue.arrived.notified().await;
             continue;
         }
-        // Connecting may take longer than a lease lasts: only then is it decided what is sent.
-        if let Err(failure) = store.be_connected().await {
-            let all = std::mem::take(&mut *queue.locked());
-            for waiting in all {
-                let _ = waiting.answer.send(Err(Refused { failure: failure.clone(), shared: false }));
-            }
-            continue;
-        }
-        let mut taken = queue.take(most_rows);
         let twice = in_two_requests(&taken);
         if !twice.is_empty() {
             queue.put_back(leave_out(&mut taken, &twice));

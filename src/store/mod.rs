@@ -160,14 +160,6 @@ impl Store {
         })
     }
 
-    /// Makes sure that a connection is there for the next statement.
-    ///
-    /// # Errors
-    /// As judged by [`Failure::postgres`].
-    pub async fn be_connected(&self) -> Result<(), Failure> {
-        self.connection("connecting").await.map(drop)
-    }
-
     async fn unpooled(&self, doing: &str) -> Result<Client, Failure> {
         let connected = self.config.connect(NoTls).await;
         let (client, link) = connected.map_err(|error| failure(&error, doing, Class::Transient))?;
