@@ -96,6 +96,14 @@ impl Failure {
         Self { target, class: Class::Fatal, code: code.to_owned(), text, remedy: Some(remedy) }
     }
 
+    /// Of a step that no row takes part in: whatever the code, no row is to blame.
+    pub fn about_no_row(mut self) -> Self {
+        if matches!(self.class, Class::Row | Class::Suspect) {
+            self.class = Class::Transient;
+        }
+        self
+    }
+
     /// Whether the server did not answer at all.
     pub fn is_silence(&self) -> bool {
         matches!(self.code.as_str(), "io" | "timeout")

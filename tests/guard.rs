@@ -42,13 +42,14 @@ impl Written {
 
     /// Whether one event was written.
     async fn newest(&self, event: &[u8]) -> bool {
-        self.store.write_newest(&[&judged(event)], None).await.unwrap()[0]
+        self.store.writer().await.unwrap().write_newest(&[&judged(event)], None).await.unwrap()[0]
     }
 
     /// The outcomes of one statement.
     async fn ledger(&self, events: &[Vec<u8>]) -> Vec<Outcome> {
         let events: Vec<Event> = events.iter().map(|event| judged(event)).collect();
-        self.store.write_with_ledger(&events.iter().collect::<Vec<_>>(), None).await.unwrap()
+        let events: Vec<&Event> = events.iter().collect();
+        self.store.writer().await.unwrap().write_with_ledger(&events, None).await.unwrap()
     }
 
     async fn ledger_one(&self, event: Vec<u8>) -> Outcome {

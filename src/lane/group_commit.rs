@@ -20,6 +20,7 @@ use crate::event::{Event, Outcome};
 use crate::failure::{Class, Failure, Target};
 use crate::fleet::lease::Lease;
 use crate::store::Store;
+use crate::store::statement::Writer;
 
 /// Bytes of events in one shared statement.
 const LARGEST_SHARED: usize = 4 << 20;
@@ -34,6 +35,8 @@ pub(super) struct Request {
     /// Which of them to write. Without the ledger: each feature once, sorted by its id. With it: in
     /// entry order.
     pub places: Vec<usize>,
+    /// Their size.
+    pub bytes: usize,
     /// Whether any has an event id.
     pub with_ledger: bool,
     /// Not in one statement with others.
@@ -52,13 +55,10 @@ impl Request {
     fn rows(&self) -> impl Iterator<Item = &Event> {
         self.places.iter().map(|&place| &self.events[place])
     }
-
-    fn bytes(&self) -> usize {
-        self.rows().map(Event::size).sum()
-    }
 }
 
 /// Why a batch was not written.
+#[derive(Clone)]
 pub(super) struct Refused {
     /// What went wrong.
     pub failure: Failure,
@@ -139,7 +139,7 @@ impl Queue {
         let mut taken: Vec<Waiting> = Vec::new();
         let (mut rows, mut bytes) = (0, 0);
         while let Some(next) = waiting.front() {
-            let (more_rows, more_bytes) = (next.request.places.len(), next.request.bytes());
+            let (more_rows, more_bytes) = (next.request.places.len(), next.request.bytes);
             let fits = taken.first().is_none_or(|first: &Waiting| {
                 !first.request.alone
                     && !next.request.alone
@@ -169,18 +169,34 @@ impl Queue {
 
 async fn write_for_ever(queue: &Queue, store: &Store, most_rows: usize) {
     loop {
-        let mut taken = queue.take(most_rows);
-        if taken.is_empty() {
+        if queue.locked().is_empty() {
             queue.arrived.notified().await;
             continue;
         }
+        // Before anything is taken: connecting and preparing can last, and leases can end meanwhile.
+        let writer = store.writer().await;
+        let mut taken = queue.take(most_rows);
+        let writer = match writer {
+            Ok(writer) => writer,
+            Err(failure) => {
+                answer_all(taken, &Refused { failure, shared: false });
+                continue;
+            }
+        };
         let twice = in_two_requests(&taken);
         if !twice.is_empty() {
             queue.put_back(leave_out(&mut taken, &twice));
         }
         // The last moment before it is sent.
         taken.retain(|waiting| waiting.request.is_wanted());
-        write(store, taken).await;
+        write(writer, taken).await;
+    }
+}
+
+fn answer_all(taken: Vec<Waiting>, refused: &Refused) {
+    for waiting in taken {
+        // Nobody waits any more if the lane has gone meanwhile.
+        let _ = waiting.answer.send(Err(refused.clone()));
     }
 }
 
@@ -211,16 +227,16 @@ fn leave_out(taken: &mut Vec<Waiting>, numbers: &[usize]) -> Vec<Waiting> {
     postponed
 }
 
-async fn write(store: &Store, taken: Vec<Waiting>) {
+async fn write(writer: Writer<'_>, taken: Vec<Waiting>) {
     let Some(first) = taken.first() else { return };
     let shared = taken.len() > 1;
     let lock_timeout = shared.then_some(SHARED_LOCK_TIMEOUT);
     let rows = rows(&taken);
     let events: Vec<&Event> = rows.iter().map(|row| row.event).collect();
     let written = if first.request.with_ledger {
-        store.write_with_ledger(&events, lock_timeout).await
+        writer.write_with_ledger(&events, lock_timeout).await
     } else {
-        let written = store.write_newest(&events, lock_timeout).await;
+        let written = writer.write_newest(&events, lock_timeout).await;
         written
             .map(|written| written.into_iter().map(|new| if new { Outcome::Applied } else { Outcome::Stale }).collect())
     };
@@ -235,15 +251,10 @@ async fn write(store: &Store, taken: Vec<Waiting>) {
     match outcomes {
         Ok(of_each) => {
             for (waiting, outcomes) in taken.into_iter().zip(of_each) {
-                // Nobody waits any more if the lane has gone meanwhile.
                 let _ = waiting.answer.send(Ok(outcomes));
             }
         }
-        Err(failure) => {
-            for waiting in taken {
-                let _ = waiting.answer.send(Err(Refused { failure: failure.clone(), shared }));
-            }
-        }
+        Err(failure) => answer_all(taken, &Refused { failure, shared }),
     }
 }
 

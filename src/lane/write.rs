@@ -252,7 +252,9 @@ impl Lane {
             part.iter().filter_map(|group| group.members.first().copied()).collect()
         };
         let (lease, abort) = (self.term.lease.clone(), self.shared.abort.clone());
-        let request = Request { events: events.clone(), places: places.clone(), with_ledger, alone, lease, abort };
+        let bytes = places.iter().map(|&place| events[place].size()).sum();
+        let request =
+            Request { events: events.clone(), places: places.clone(), bytes, with_ledger, alone, lease, abort };
         let written = self.shared.commits.write(request).await?;
         let mut outcomes: Outcomes = places.into_iter().zip(written).collect();
         if !with_ledger {

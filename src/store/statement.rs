@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
+use deadpool_postgres::Object;
 use futures_util::TryStreamExt as _;
+use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 
 use super::parameter::{Ewkb, Json, Micros};
@@ -107,7 +109,16 @@ pub struct Stored {
     pub event_id_known: bool,
 }
 
-impl Store {
+/// A connection on which one write can be sent at once: nothing has to be asked or prepared before.
+/// Whoever may write for a limited time only decides when this is in hand.
+pub struct Writer<'a> {
+    store: &'a Store,
+    client: Object,
+    newest: Statement,
+    with_ledger: Statement,
+}
+
+impl Writer<'_> {
     /// Writes each event that is newer than its feature's state; answers, in the order given,
     /// whether it was. `events` holds each feature once, sorted by its id. `lock_timeout` is for
     /// this statement, where the session's is too long.
@@ -115,16 +126,13 @@ impl Store {
     /// # Errors
     /// As judged by [`Failure::postgres`]: nothing was written, or, where the connection was lost,
     /// nothing is known. Writing the same events again is harmless.
-    pub async fn write_newest(&self, events: &[&Event], lock_timeout: Option<Duration>) -> Result<Vec<bool>, Failure> {
+    pub async fn write_newest(self, events: &[&Event], lock_timeout: Option<Duration>) -> Result<Vec<bool>, Failure> {
         debug_assert!(events.is_sorted_by(|a, b| a.feature_id < b.feature_id));
         let columns = Columns::new(events);
         let patience = self.patience(lock_timeout);
-        let doing = "writing";
-        let client = self.connection(doing).await?;
         let asked = async {
-            let statement = client.prepare_cached(WRITE_NEWEST).await?;
             let [a, b, c, d, e, f, g, h] = columns.parameters();
-            let rows = client.query_raw(&statement, [a, b, c, d, e, f, g, h, &patience]).await?;
+            let rows = self.client.query_raw(&self.newest, [a, b, c, d, e, f, g, h, &patience]).await?;
             tokio::pin!(rows);
             let mut written = vec![false; events.len()];
             let mut next = 0;
@@ -144,8 +152,8 @@ impl Store {
             }
             Ok(written)
         };
-        let answer = in_time(self.deadline, doing, asked).await;
-        give_back(client, answer)
+        let answer = in_time(self.store.deadline, "writing", asked).await;
+        give_back(self.client, answer)
     }
 
     /// Records the event ids, drops events whose id is known, writes the newest of the rest of each
@@ -155,23 +163,20 @@ impl Store {
     /// # Errors
     /// As [`Self::write_newest`]; after a lost answer a second writing reports `duplicate`.
     pub async fn write_with_ledger(
-        &self,
+        self,
         events: &[&Event],
         lock_timeout: Option<Duration>,
     ) -> Result<Vec<Outcome>, Failure> {
         let columns = Columns::new(events);
         let patience = self.patience(lock_timeout);
         let event_ids: Vec<Option<&str>> = events.iter().map(|event| event.event_id.as_deref()).collect();
-        let window = self.dedup_window.as_secs_f64();
-        let doing = "writing with the ledger";
-        let client = self.connection(doing).await?;
+        let window = self.store.dedup_window.as_secs_f64();
         let asked = async {
-            let statement = client.prepare_cached(WRITE_WITH_LEDGER).await?;
             let mut parameters = columns.parameters().to_vec();
             parameters.push(&event_ids);
             parameters.push(&window);
             parameters.push(&patience);
-            let rows = client.query(&statement, &parameters).await?;
+            let rows = self.client.query(&self.with_ledger, &parameters).await?;
             rows.iter()
                 .map(|row| {
                     let (fresh, newest, written) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
@@ -184,8 +189,33 @@ impl Store {
                 })
                 .collect()
         };
-        let answer = in_time(self.deadline, doing, asked).await;
-        give_back(client, answer)
+        let answer = in_time(self.store.deadline, "writing with the ledger", asked).await;
+        give_back(self.client, answer)
+    }
+
+    fn patience(&self, lock_timeout: Option<Duration>) -> String {
+        format!("{}ms", lock_timeout.unwrap_or(self.store.lock_timeout).as_millis())
+    }
+}
+
+impl Store {
+    /// Connects, where no connection is free, and prepares both statements, where that connection
+    /// has not got them.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::postgres`], but never for what it would say about a row.
+    pub async fn writer(&self) -> Result<Writer<'_>, Failure> {
+        let doing = "preparing to write";
+        let client = self.connection(doing).await?;
+        let asked = async {
+            let newest = client.prepare_cached(WRITE_NEWEST).await?;
+            Ok((newest, client.prepare_cached(WRITE_WITH_LEDGER).await?))
+        };
+        let answer = in_time(self.deadline, doing, asked).await.map_err(Failure::about_no_row);
+        match answer {
+            Ok((newest, with_ledger)) => Ok(Writer { store: self, client, newest, with_ledger }),
+            Err(failure) => give_back(client, Err(failure)),
+        }
     }
 
     /// What is stored about each (feature, event id), in the order given.
@@ -215,16 +245,12 @@ impl Store {
         give_back(client, answer)
     }
 
-    fn patience(&self, lock_timeout: Option<Duration>) -> String {
-        format!("{}ms", lock_timeout.unwrap_or(self.lock_timeout).as_millis())
-    }
-
     /// Runs the write statement with no rows: proves server, schema and rights without a trace.
     ///
     /// # Errors
     /// As judged by [`Failure::postgres`].
     pub async fn probe_write(&self) -> Result<(), Failure> {
-        self.write_newest(&[], None).await.map(|_| ())
+        self.writer().await?.write_newest(&[], None).await.map(|_| ())
     }
 
     /// Writes a row and takes it back: proves that the database takes rows at all, which a write

@@ -95,7 +95,10 @@ async fn nothing_is_stale_when_one_joins_and_one_leaves() {
     let (traffic, per_second) = in_order();
     let mut workers = three(&world, true).await;
     let producer = traffic.produce(&world, per_second);
-    workers[0].1.until_metric("hexlane_entries_read_total", 500.0).await;
+    let owners = settled(&world, &names(&workers)).await;
+    let busiest = super::take_busiest(&mut workers, &owners);
+    busiest.1.until_metric("hexlane_entries_read_total", 500.0).await;
+    workers.push(busiest);
     workers.push(start(&world, "w4", true).await);
     let owners = settled(&world, &names(&workers)).await;
     let (name, leaving) = super::take_busiest(&mut workers, &owners);
@@ -118,7 +121,8 @@ async fn after_kills_the_state_is_right() {
     let mut workers = three(&world, false).await;
     let producer = traffic.produce(&world, per_second);
     for name in ["w4", "w5"] {
-        let (_, victim) = workers.remove(0);
+        let owners = settled(&world, &names(&workers)).await;
+        let (_, victim) = super::take_busiest(&mut workers, &owners);
         victim.until_metric("hexlane_entries_read_total", 500.0).await;
         victim.kill().await;
         workers.push(start(&world, name, false).await);

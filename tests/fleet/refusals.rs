@@ -98,7 +98,11 @@ async fn after_a_flush_the_topology_is_what_it_was() {
         std::sync::Arc::new(traffic)
     };
     let producer = traffic.produce(&world, 4000);
-    workers.0.until_metric("hexlane_entries_read_total", 500.0).await;
+    eventually("500 have landed", async || {
+        let rows = "SELECT count(*) FROM feature_state";
+        world.postgres().await.query_one(rows, &[]).await.unwrap().get::<_, i64>(0) >= 500
+    })
+    .await;
     let start = std::time::Instant::now();
     let _: String = world.ask("FLUSHALL").await;
     assert!(!producer.is_finished(), "under load");
