@@ -156,6 +156,10 @@ impl Store {
             PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
                 failure(&error, &format!("{doing}: connecting"), Class::Transient)
             }
+            PoolError::Timeout(_) => {
+                let text = format!("{doing}: connecting: no answer in time");
+                Failure::silence(Target::Postgres, Class::Transient, "timeout", text)
+            }
             other => Failure::silence(Target::Postgres, Class::Transient, "io", format!("{doing}: {other}")),
         })
     }
