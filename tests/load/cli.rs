@@ -43,6 +43,8 @@ pub enum Mode {
     Publish(Load),
     /// CPU of workers that have nothing to do
     Idle(Idle),
+    /// The bare writer with other settings of table and index
+    Table(Table),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -144,6 +146,15 @@ pub struct Growth {
     /// Features that are stored already; the events are spread over all of them
     #[arg(long, value_delimiter = ',', default_values_t = [100_000, 1_000_000, 5_000_000])]
     pub stored: Vec<u64>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Table {
+    #[command(flatten)]
+    pub load: Load,
+    /// How often the load is written, each time with newer versions; the last time counts
+    #[arg(long, default_value_t = 4)]
+    pub passes: usize,
 }
 
 #[derive(Clone, Debug, Args)]

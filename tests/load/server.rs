@@ -55,22 +55,26 @@ impl Servers {
         for database in [DATABASE, KEPT] {
             drop_database(&admin, database).await;
         }
-        admin.batch_execute(&format!("CREATE DATABASE {DATABASE}")).await.expect("may create a database");
         let (server, _) = database_url.rsplit_once('/').expect("a URL with a database");
         let database_url = format!("{server}/{DATABASE}");
-        let store = Store::new(&StoreSettings {
-            url: database_url.clone(),
-            application_name: "hexlane bench".into(),
-            pool_size: 1,
-            statement_timeout: Duration::from_secs(30),
-            dedup_window: Duration::from_secs(3600),
-        })
-        .expect("a database URL");
-        store.migrate().await.expect("the schema can be made");
-        let postgres = connect(&database_url).await;
+        let postgres = create_database(&admin, &database_url).await;
         let pid: i32 = postgres.query_one("SELECT pg_backend_pid()", &[]).await.expect("answers").get(0);
         let postmaster = parent(pid.unsigned_abs()).filter(|_| is_postgres(pid.unsigned_abs()));
         Self { redis_url: redis_url.into(), database_url, redis, postgres, admin, postmaster }
+    }
+
+    /// A new database with the schema as it is shipped.
+    pub async fn renew(&mut self) {
+        drop_database(&self.admin, DATABASE).await;
+        self.postgres = create_database(&self.admin, &self.database_url).await;
+    }
+
+    /// What the table takes on disk, and what its indexes do.
+    pub async fn sizes_mib(&self) -> (f64, f64) {
+        let sql = "SELECT pg_table_size('feature_state') / 1048576.0::float8, \
+            pg_indexes_size('feature_state') / 1048576.0::float8";
+        let row = self.postgres.query_one(sql, &[]).await.expect("PostgreSQL answers");
+        (row.get(0), row.get(1))
     }
 
     /// Nothing stored, nothing published, nothing left to be flushed.
@@ -198,6 +202,20 @@ impl Servers {
         let redis = ["used_cpu_sys", "used_cpu_user", "used_cpu_sys_children", "used_cpu_user_children"];
         Cpu { redis: redis.into_iter().map(field).sum(), postgres: self.postmaster.map(tree_seconds) }
     }
+}
+
+async fn create_database(admin: &Client, url: &str) -> Client {
+    admin.batch_execute(&format!("CREATE DATABASE {DATABASE}")).await.expect("may create a database");
+    let store = Store::new(&StoreSettings {
+        url: url.into(),
+        application_name: "hexlane bench".into(),
+        pool_size: 1,
+        statement_timeout: Duration::from_secs(30),
+        dedup_window: Duration::from_secs(3600),
+    })
+    .expect("a database URL");
+    store.migrate().await.expect("the schema can be made");
+    connect(url).await
 }
 
 async fn drop_database(admin: &Client, name: &str) {

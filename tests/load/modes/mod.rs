@@ -6,6 +6,7 @@ mod idle;
 mod latency;
 mod publish;
 mod scaling;
+mod table;
 mod throughput;
 
 use clap::Parser;
@@ -14,7 +15,7 @@ use crate::cli::{Cli, Common, Mode};
 use crate::server::Servers;
 
 /// A few hundred events for each mode: whether it works, not how fast.
-const TINY: [&str; 9] = [
+const TINY: [&str; 10] = [
     "throughput --events 300 --features 50 --mix mixed --event-ids",
     "shards --events 300 --features 50",
     "processes --events 300 --features 50",
@@ -24,6 +25,7 @@ const TINY: [&str; 9] = [
     "latency --rate 200 --seconds 1 --window 20ms",
     "publish --events 300 --features 50",
     "idle --settling 0 --seconds 1",
+    "table --events 300 --features 50 --passes 2",
 ];
 
 pub async fn run(cli: Cli) {
@@ -50,7 +52,7 @@ async fn measure(servers: &mut Servers, common: &Common, mode: Mode) {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let settings = format!("{mode:?}, runs {}, cores {cores}", common.runs);
     println!("{settings}");
-    // Boxed: the states of all nine together would be one large future.
+    // Boxed: the states of all ten together would be one large future.
     let report = match mode {
         Mode::Throughput(load) => Box::pin(throughput::throughput(servers, common, &load)).await,
         Mode::Shards(load) => Box::pin(scaling::shards(servers, common, &load)).await,
@@ -61,6 +63,7 @@ async fn measure(servers: &mut Servers, common: &Common, mode: Mode) {
         Mode::Latency(steady) => Box::pin(latency::latency(servers, common, &steady)).await,
         Mode::Publish(load) => Box::pin(publish::publish(servers, common, &load)).await,
         Mode::Idle(idle) => Box::pin(idle::idle(servers, common, &idle)).await,
+        Mode::Table(table) => Box::pin(table::table(servers, common, &table)).await,
     };
     report.print();
     if let Some(path) = &common.json {

@@ -1,0 +1,55 @@
+//! What the settings of table and index cost or gain, where most events are updates.
+
+use crate::bench::{self, Prepared};
+use crate::cli::{Common, Load, Table};
+use crate::report::Report;
+use crate::server::Servers;
+
+const BATCH: usize = 5000;
+
+/// What is changed in the schema as it is shipped.
+const VARIANTS: [(&str, &str); 9] = [
+    ("as shipped", ""),
+    ("fillfactor 100", "ALTER TABLE feature_state SET (fillfactor = 100)"),
+    ("fillfactor 85", "ALTER TABLE feature_state SET (fillfactor = 85)"),
+    ("fillfactor 50", "ALTER TABLE feature_state SET (fillfactor = 50)"),
+    (
+        "ids in ICU order",
+        "DROP VIEW feature; ALTER TABLE feature_state ALTER feature_id TYPE text COLLATE \"und-x-icu\"",
+    ),
+    ("GiST fillfactor 70", "ALTER INDEX feature_state_geometry SET (fillfactor = 70); REINDEX TABLE feature_state"),
+    ("autovacuum unthrottled", "ALTER TABLE feature_state SET (autovacuum_vacuum_cost_delay = 0)"),
+    ("no autovacuum", "ALTER TABLE feature_state SET (autovacuum_enabled = off)"),
+    ("no GiST index", "DROP INDEX feature_state_geometry"),
+];
+
+pub async fn table(servers: &mut Servers, common: &Common, table: &Table) -> Report {
+    let mut report = Report::default();
+    let passes: Vec<Prepared> = (0..table.passes)
+        .map(|pass| {
+            let first_version = table.load.first_version + (pass * table.load.events) as i64;
+            Prepared::new(&Load { first_version, ..table.load.clone() })
+        })
+        .collect();
+    for _ in 0..common.runs {
+        for (name, sql) in VARIANTS {
+            servers.renew().await;
+            servers.postgres.batch_execute(sql).await.expect("the variant can be made");
+            servers.fill(table.load.features).await;
+            let mut rate = f64::NAN;
+            for pass in &passes {
+                (rate, _) = bench::bare(servers, pass, BATCH).await;
+            }
+            report.add(format!("{name}: last pass"), rate, "events/s");
+            let (heap, indexes) = servers.sizes_mib().await;
+            report.add(format!("{name}: table"), heap, "MiB");
+            report.add(format!("{name}: indexes"), indexes, "MiB");
+        }
+    }
+    let shipped = report.median("as shipped: last pass");
+    for (name, _) in VARIANTS {
+        let rate = report.median(&format!("{name}: last pass"));
+        report.ratio(format!("{name} / as shipped"), rate / shipped);
+    }
+    report
+}
