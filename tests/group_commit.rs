@@ -73,3 +73,39 @@ async fn a_row_that_somebody_has_locked_holds_up_its_own_lane_only() {
     worker.stop().await.assert_balanced();
     assert_eq!(world.dead_letters().await.len(), 0);
 }
+
+/// One lane's next batches go out beside one that waits, except for what must stay in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_waits_holds_up_its_own_features_only() {
+    const ROWS: u64 = 10;
+    let world = World::shared("in_flight", 1).await;
+    world.add(0, &point("f0", 1, 4.3, 52.1)).await;
+    let worker = world.worker().set("STATEMENT_TIMEOUT", "10min").set("REORDER_WINDOW", "0s");
+    let worker = worker.set("POOL_SIZE", "2").set("BATCH_ROWS", &ROWS.to_string()).ready().await;
+    world.drained().await;
+    let holder = world.postgres().await;
+    holder.batch_execute("BEGIN; SELECT FROM feature_state WHERE feature_id = 'f0' FOR UPDATE").await.unwrap();
+    let batches = [("f", 2), ("g", 1), ("f", 3), ("h", 1)];
+    let events: Vec<_> = batches
+        .iter()
+        .flat_map(|(name, version)| (0..ROWS).map(move |n| point(&format!("{name}{n}"), *version, 4.3, 52.1)))
+        .collect();
+    world.add_together(0, &events).await;
+    let database = world.postgres().await;
+    let of = async |name: &str| -> i64 {
+        let sql = "SELECT count(*) FROM feature_state WHERE feature_id LIKE $1 || '%'";
+        database.query_one(sql, &[&name]).await.unwrap().get(0)
+    };
+    for name in ["g", "h"] {
+        eventually(&format!("{name} has landed"), async || of(name).await == ROWS as i64).await;
+    }
+    assert_eq!(of("f").await, 1, "only what was there");
+    holder.batch_execute("COMMIT").await.unwrap();
+    world.drained().await;
+    for n in 0..ROWS {
+        assert_eq!(world.state(&format!("f{n}")).await, Some((3, "update".into())));
+    }
+    let counts = worker.stop().await;
+    counts.assert_balanced();
+    assert_eq!((counts.applied, counts.stale), (4 * ROWS + 1, 0), "each version in its order");
+}

@@ -112,6 +112,11 @@ impl GroupCommit {
         self.writers
     }
 
+    /// Whether no batch waits for a writer.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.locked().is_empty()
+    }
+
     /// Waits until a writer has ended, which only a panic makes it do: the process has to end.
     pub async fn broken(&self) {
         self.broken.cancelled().await;

@@ -1,7 +1,7 @@
 //! One shard's events, in order: read, held, written, settled, with a bound at every step.
 //!
 //! Two tasks for each lane. The intake ([`intake`]) reads and decodes the next batches while the
-//! lane itself commits the last one; a channel of [`AHEAD`] batches between them is the back
+//! lane itself commits the last ones ([`in_flight`]); a channel of [`AHEAD`] batches between them is the back
 //! pressure: when it is full the intake waits, and nothing more is read. What is in hand is
 //! remembered in [`held::Held`] until it is settled, so that taking over pending entries never
 //! takes what this lane holds.
@@ -9,6 +9,7 @@
 pub mod coalesce;
 pub mod group_commit;
 mod held;
+mod in_flight;
 mod intake;
 pub mod reorder;
 mod settle;
@@ -34,11 +35,14 @@ use crate::store::Store;
 use crate::stream::Stream;
 use group_commit::GroupCommit;
 pub use held::Held;
+use in_flight::InFlight;
 use reorder::Reorder;
-use write::Fate;
+use write::Commit;
 
 /// Decoded batches that may wait for the lane.
-const AHEAD: usize = 4;
+const AHEAD: usize = 2;
+/// Features that are worth a statement of their own, where there is a connection for it.
+const WORTH_A_STATEMENT: usize = 1000;
 
 /// What a lane needs to know; the same for all lanes of a worker.
 #[derive(Clone, Debug)]
@@ -128,17 +132,10 @@ pub async fn run(shard: u16, shared: Shared, term: Term) -> Result<(), tokio::ta
     let (ahead, batches) = mpsc::channel(AHEAD);
     let mut intake = tokio::spawn(intake::run(shard, shared.clone(), term.clone(), ahead));
     shared.meter.lanes(1);
-    let reorder = Reorder::default();
-    let lane = Lane {
-        shard,
-        shared: shared.clone(),
-        term: term.clone(),
-        batches,
-        reorder,
-        ready: Vec::new(),
-        written: Vec::new(),
-    };
-    lane.run().await;
+    let commit = Commit { shard, shared: shared.clone(), term: term.clone() };
+    let lane =
+        Lane { shared: shared.clone(), term: term.clone(), batches, reorder: Reorder::default(), ready: Vec::new() };
+    lane.run(InFlight::new(&commit)).await;
     // The lane has dropped its end of the channel, which ends an intake that is handing over; one
     // that is reading ends by this.
     shared.stop.cancel();
@@ -157,44 +154,54 @@ pub async fn run(shard: u16, shared: Shared, term: Term) -> Result<(), tokio::ta
 
 /// The lane's own half: everything after decoding.
 struct Lane {
-    shard: u16,
     shared: Shared,
     term: Term,
     batches: mpsc::Receiver<Vec<Item>>,
     reorder: Reorder,
-    /// Due to be written, in order.
+    /// Due to be written; those of one feature in order.
     ready: Vec<Item>,
-    /// Written, and to be settled beside the next write.
-    written: Vec<(EntryId, Fate)>,
 }
 
 impl Lane {
-    async fn run(mut self) {
+    async fn run(mut self, mut in_flight: InFlight<'_>) {
         let mut ended = false;
         while !self.shared.abort.is_cancelled() && self.term.lease.is_held() {
-            ended = self.admit_waiting() || ended;
-            self.reorder.release_due(Instant::now(), &mut self.ready);
-            if ended {
-                self.reorder.release_all(&mut self.ready);
+            let may_start = self.may_start(&in_flight);
+            if may_start {
+                ended = self.admit_waiting() || ended;
+                self.reorder.release_due(Instant::now(), &mut self.ready);
+                if ended {
+                    self.reorder.release_all(&mut self.ready);
+                }
+                if let Some(batch) = self.take_batch(&in_flight) {
+                    in_flight.start(batch);
+                    continue;
+                }
             }
-            let more = !self.ready.is_empty();
-            if (more || !self.written.is_empty()) && self.write_and_settle().await.is_none() {
+            if ended && in_flight.is_empty() {
                 return;
             }
-            if !more && ended {
+            if self.wait(&mut in_flight, may_start && !ended).await.is_none() {
                 return;
-            }
-            if !more {
-                self.wait().await;
             }
         }
     }
 
+    /// Beside a batch that is being written another one goes out only where it would not wait for
+    /// the batches of other lanes.
+    fn may_start(&self, in_flight: &InFlight<'_>) -> bool {
+        in_flight.has_room() && (!in_flight.is_writing() || self.shared.commits.is_idle())
+    }
+
+    /// Whether there is less than a batch.
+    fn has_room(&self) -> bool {
+        self.ready.len() < self.shared.settings.batch_rows
+            && self.ready.iter().map(|item| item.size).sum::<usize>() < self.shared.settings.batch_bytes
+    }
+
     /// Takes what the intake has ready, up to a batch; true if nothing will follow.
     fn admit_waiting(&mut self) -> bool {
-        while self.ready.len() < self.shared.settings.batch_rows
-            && self.ready.iter().map(|item| item.size).sum::<usize>() < self.shared.settings.batch_bytes
-        {
+        while self.has_room() {
             match self.batches.try_recv() {
                 Ok(items) => self.admit(items),
                 Err(mpsc::error::TryRecvError::Empty) => return false,
@@ -204,30 +211,53 @@ impl Lane {
         false
     }
 
-    /// The first items that are due, as many as one statement may hold and at least one.
-    fn take_batch(&mut self) -> Vec<Item> {
-        let mut bytes = 0;
-        let fitting = self.ready.iter().take(self.shared.settings.batch_rows).take_while(|item| {
+    /// The first items that are due and not held up, as many as one statement may hold and at least
+    /// one; in entry order. `None` if there are none, or too few to go beside what is being written:
+    /// then they gather.
+    fn take_batch(&mut self, in_flight: &InFlight<'_>) -> Option<Vec<Item>> {
+        let LaneSettings { batch_rows, batch_bytes, .. } = *self.shared.settings;
+        if in_flight.is_writing() {
+            let worth_it = WORTH_A_STATEMENT.min(batch_rows);
+            let free = self.ready.iter().filter(|item| !in_flight.holds_up(item)).take(worth_it);
+            if self.ready.len() < worth_it || free.count() < worth_it {
+                return None;
+            }
+        }
+        let (mut batch, mut rest) = (Vec::with_capacity(self.ready.len().min(batch_rows)), Vec::new());
+        let (mut bytes, mut is_full) = (0, false);
+        for item in self.ready.drain(..) {
+            if in_flight.holds_up(&item) {
+                rest.push(item);
+                continue;
+            }
             bytes += item.size;
-            bytes <= self.shared.settings.batch_bytes
-        });
-        let rest = self.ready.split_off(fitting.count().max(1).min(self.ready.len()));
-        std::mem::replace(&mut self.ready, rest)
+            is_full |= batch.len() == batch_rows || bytes > batch_bytes && !batch.is_empty();
+            if is_full { rest.push(item) } else { batch.push(item) }
+        }
+        self.ready = rest;
+        // Events of one feature arrive in order; across features the buffer mixes them.
+        batch.sort_by_key(|item| item.id);
+        Some(batch).filter(|batch| !batch.is_empty())
     }
 
-    async fn wait(&mut self) {
-        let due = self.reorder.next_deadline();
+    /// Until a step of what is in flight is done, or, if `for_more`, until there may be more to
+    /// write. `None` if the worker is leaving or the lease is over.
+    async fn wait(&mut self, in_flight: &mut InFlight<'_>, for_more: bool) -> Option<()> {
+        let due = self.reorder.next_deadline().filter(|_| for_more);
         let until_due = async {
             match due {
                 Some(deadline) => tokio::time::sleep_until(deadline).await,
                 None => std::future::pending().await,
             }
         };
+        let takes_more = for_more && self.has_room();
         tokio::select! {
-            items = self.batches.recv() => if let Some(items) = items { self.admit(items) },
+            step = in_flight.step() => return step,
+            items = self.batches.recv(), if takes_more => if let Some(items) = items { self.admit(items) },
             () = until_due => {}
             () = self.shared.abort.cancelled() => {}
         }
+        Some(())
     }
 
     fn admit(&mut self, items: Vec<Item>) {
@@ -241,19 +271,5 @@ impl Lane {
         while self.reorder.len() > batch_rows || self.reorder.bytes() > batch_bytes {
             self.reorder.release_oldest(&mut self.ready);
         }
-    }
-
-    /// Writes what is due while what was written before is settled. `None` if the worker is leaving
-    /// before both were done.
-    async fn write_and_settle(&mut self) -> Option<()> {
-        let mut batch = self.take_batch();
-        // Events of one feature arrive in order; across features the buffer mixes them.
-        batch.sort_by_key(|item| item.id);
-        let written = std::mem::take(&mut self.written);
-        // On the heap, as it would be the most of a lane's size even while it waits.
-        let writing = Box::pin(self.write(batch));
-        let (fates, settled) = tokio::join!(writing, self.settle(written));
-        self.written = fates?;
-        settled
     }
 }

@@ -5,13 +5,12 @@ use crate::failure::Failure;
 use crate::metrics::Trouble;
 use crate::stream::settle::Burial;
 
-use super::Lane;
-use super::write::Fate;
+use super::write::{Commit, Fate, Fates};
 
-impl Lane {
+impl Commit {
     /// Settles every entry of a batch, trying until Redis answers; `None` if the worker is
     /// leaving or the lease is over.
-    pub(super) async fn settle(&self, fates: Vec<(EntryId, Fate)>) -> Option<()> {
+    pub(super) async fn settle(&self, fates: Fates) -> Option<()> {
         let (mut settled, mut dead) = (Vec::with_capacity(fates.len()), Vec::new());
         for (id, fate) in &fates {
             match fate {

@@ -14,13 +14,10 @@ use crate::store::statement::Stored;
 
 use super::coalesce::{self, Group};
 use super::group_commit::{Refused, Request};
-use super::{Item, Lane};
+use super::{Item, Shared, Term, WORTH_A_STATEMENT};
 
 /// How often the same work may fail while the server takes other rows.
 const MOST_SUSPECT_FAILURES: u32 = 3;
-
-/// Features that are worth a statement of their own, where there is a connection for it.
-const WORTH_A_STATEMENT: usize = 1000;
 
 /// By place in the batch.
 type Outcomes = Vec<(usize, Outcome)>;
@@ -40,9 +37,19 @@ impl Fate {
     }
 }
 
-impl Lane {
+/// Every entry of a batch, and what becomes of it.
+pub(super) type Fates = Vec<(EntryId, Fate)>;
+
+/// Writes and settles the batches of one lane.
+pub(super) struct Commit {
+    pub(super) shard: u16,
+    pub(super) shared: Shared,
+    pub(super) term: Term,
+}
+
+impl Commit {
     /// The fate of every item; `None` if the worker is leaving or the lease is over.
-    pub(super) async fn write(&self, batch: Vec<Item>) -> Option<Vec<(EntryId, Fate)>> {
+    pub(super) async fn write(&self, batch: Vec<Item>) -> Option<Fates> {
         if batch.is_empty() {
             return Some(Vec::new());
         }
@@ -59,19 +66,19 @@ impl Lane {
         // Asked before the batch is written, and after the previous batch's answer.
         let stored = self.stored_before(&bad).await?;
         let events = Arc::new(events);
-        let mut fates = Fates(events.iter().map(|_| None).collect());
+        let mut fates = FateOfEach(events.iter().map(|_| None).collect());
         self.write_good(&events, &mut fates).await?;
         let good = ids.into_iter().zip(&*events).zip(fates.0);
         let good: Vec<(EntryId, &Event, Fate)> = good
             // Every event has a fate; were one missing, its entry would stay pending and come again.
             .filter_map(|((id, event), fate)| Some((id, event, fate?)))
             .collect();
-        let bad: Vec<(EntryId, Fate)> = bad
+        let bad: Fates = bad
             .into_iter()
             .zip(stored)
             .map(|((id, rejection), stored)| (id, judge_bad(id, rejection, stored, &good)))
             .collect();
-        let fates: Vec<(EntryId, Fate)> = good.into_iter().map(|(id, _, fate)| (id, fate)).chain(bad).collect();
+        let fates: Fates = good.into_iter().map(|(id, _, fate)| (id, fate)).chain(bad).collect();
         self.shared.meter.committed(fates.iter().map(|(id, _)| *id), self.shared.stream.server_now_ms());
         Some(fates)
     }
@@ -109,7 +116,7 @@ impl Lane {
         }
     }
 
-    async fn write_good(&self, events: &Arc<Vec<Event>>, fates: &mut Fates) -> Option<()> {
+    async fn write_good(&self, events: &Arc<Vec<Event>>, fates: &mut FateOfEach) -> Option<()> {
         let coalesce::Copies { firsts, mut waiting } = coalesce::copies(events);
         let mut candidates = firsts;
         while !candidates.is_empty() {
@@ -137,7 +144,12 @@ impl Lane {
 
     /// Writes groups of features, a large batch in several statements at once: a worker with one busy
     /// shard would use one connection only. No feature is in two of them.
-    async fn write_candidates(&self, events: &Arc<Vec<Event>>, candidates: &[usize], fates: &mut Fates) -> Option<()> {
+    async fn write_candidates(
+        &self,
+        events: &Arc<Vec<Event>>,
+        candidates: &[usize],
+        fates: &mut FateOfEach,
+    ) -> Option<()> {
         let mut groups = coalesce::by_feature(events, candidates);
         let statements = (groups.len() / WORTH_A_STATEMENT).clamp(1, self.shared.commits.writers());
         let each = groups.len().div_ceil(statements).max(1);
@@ -278,9 +290,9 @@ impl Lane {
 }
 
 /// By place in the batch.
-struct Fates(Vec<Option<Fate>>);
+struct FateOfEach(Vec<Option<Fate>>);
 
-impl Fates {
+impl FateOfEach {
     fn set(&mut self, place: usize, fate: Fate) {
         debug_assert!(self.0[place].is_none(), "an event has one fate");
         self.0[place] = Some(fate);
