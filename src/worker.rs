@@ -24,8 +24,8 @@ use crate::stream::Stream;
 /// Entries in one read; more gain nothing.
 const READ_ROWS: usize = 1000;
 /// Entries that the lanes of all workers may ask for at the same moment. Redis answers one after the
-/// other: so many keep it busy for a tenth of a second, and renewals of leases wait behind them.
-const READ_ROWS_OF_ALL_LANES: usize = 16_000;
+/// other: so many keep it busy for half a second, and renewals of leases wait behind them.
+const READ_ROWS_OF_ALL_LANES: usize = 64_000;
 const READ_ROWS_AT_LEAST: usize = 16;
 /// Bytes of events that all lanes together should have in one batch each.
 const BATCH_BYTES_OF_ALL_LANES: usize = 16 << 20;

@@ -19,7 +19,7 @@ const FIRST_READ: usize = 64;
 /// Smaller reads cost Redis more than they save here.
 const LEAST_READ_BYTES: usize = 64 * 1024;
 /// Below this many bytes decoding is quicker than handing it to another thread.
-const INLINE_BYTES: usize = 16 * 1024;
+const INLINE_BYTES: usize = 64 * 1024;
 /// The longest first pause between looks at the pending list; it doubles while they bring nothing.
 const FIRST_LOOK_PAUSE: Duration = Duration::from_secs(1);
 

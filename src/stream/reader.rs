@@ -81,11 +81,12 @@ impl Reader {
         command.arg("BLOCK").arg(self.block.as_millis() as u64).arg("STREAMS").arg(&self.key).arg(">");
         let client_id = connected.client_id;
         let answer = {
-            let reply = command.query_async::<Value>(&mut connected.link);
+            // Not `query_async`, which would rebuild all these values in search of errors within them.
+            let reply = connected.link.send_packed_command(&command);
             tokio::pin!(reply, watchdog);
             loop {
                 tokio::select! {
-                    answer = &mut reply => break answer.map_err(|error| failure(&error, doing)),
+                    answer = &mut reply => break answer.and_then(refuse_error).map_err(|error| failure(&error, doing)),
                     () = &mut watchdog => break Err(no_answer(doing)),
                     () = unblock_when(stop, &self.stream, client_id) => {}
                 }
@@ -135,6 +136,13 @@ async fn in_time<T>(doing: &str, answer: impl Future<Output = Result<T, redis::R
     match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|error| failure(&error, doing)),
         Err(_) => Err(no_answer(doing)),
+    }
+}
+
+fn refuse_error(answer: Value) -> Result<Value, redis::RedisError> {
+    match answer {
+        Value::ServerError(error) => Err(error.into()),
+        answer => Ok(answer),
     }
 }
 
