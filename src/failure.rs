@@ -91,6 +91,11 @@ impl Failure {
         Self { target, class, code: code.to_owned(), text, remedy: None }
     }
 
+    /// The lease was over before `doing` was sent.
+    pub fn lease_over(target: Target, doing: &str) -> Self {
+        Self::silence(target, Class::Transient, "lease", format!("{doing}: the lease was over before it was sent"))
+    }
+
     /// Something that only a change of settings or servers can mend.
     pub fn fatal(target: Target, code: &'static str, text: String, remedy: &'static str) -> Self {
         Self { target, class: Class::Fatal, code: code.to_owned(), text, remedy: Some(remedy) }

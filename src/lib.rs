@@ -17,7 +17,7 @@
 //! | here | Redis | PostGIS |
 //! | --- | --- | --- |
 //! | shard | one stream, `hexlane:{007}:events` | – |
-//! | lane | the consumer of one stream | the writes of one stream, one statement at a time |
+//! | lane | the consumer of one stream | the writes of one stream, one statement of a feature at a time |
 //! | entry | stream entry | – |
 //! | event | field `event` of an entry | one candidate row of `feature_state` |
 //! | settle | `XACK`, or dead letter and `XACK` in one script | – |

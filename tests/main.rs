@@ -13,6 +13,7 @@ mod guard;
 mod marks;
 mod other_producers;
 mod outage;
+mod partitions;
 mod poison;
 mod real_streams;
 mod recorded;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::world::{Counts, Server, Traffic, Worker, World, eventually, point};
+use crate::world::{Counts, Proxy, Server, Traffic, Way, Worker, World, eventually, point};
 
 /// Good events, one for each feature.
 fn good(count: i64) -> Arc<Traffic> {
@@ -138,4 +138,20 @@ async fn a_row_that_is_always_too_slow_is_a_dead_letter() {
     let counts = worker.stop().await;
     counts.assert_balanced();
     assert_eq!((counts.applied, counts.dead_lettered), (8, 2));
+}
+
+/// The code is that of a row that PostgreSQL cannot take; here no row has anything to do with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_that_refuses_connections_is_waited_for() {
+    let world = World::shared("refused", 1).await;
+    let (proxy, url) = Proxy::to(&world.database_url).await;
+    let traffic = good(100);
+    let worker = world.worker().set("DATABASE_URL", &url).set("RETRY_CAP", "100ms").ready().await;
+    proxy.set(Way::Refused);
+    traffic.send_all(&world).await;
+    worker.until_metric("hexlane_retries_total{error=\"XX000\",target=\"postgres\"}", 8.0).await;
+    assert_eq!((world.pending().await, world.dead_letters().await.len()), (100, 0));
+    proxy.set(Way::Open);
+    all_is_well(&world, &traffic, worker).await;
+    assert_eq!(world.dead_letters().await.len(), 0);
 }

@@ -183,7 +183,7 @@ impl Fleet {
             stream.settle_topology(Wanted::exactly(self.topology)).await?;
         }
         self.renew_if_due().await;
-        if self.yielding.is_due(!self.owned.is_empty()) && stream.leave(&self.token, true).await? {
+        if self.yielding.is_due(self.holds_work()) && stream.leave(&self.token, true).await? {
             tracing::warn!("cannot write, but another worker may: giving every shard back");
             self.yielding.go_away();
             self.owned.values().for_each(|owned| owned.abort.cancel());
@@ -204,6 +204,10 @@ impl Fleet {
             self.start_lane(shard, Lease::taken(sent, self.settings.lease));
         }
         self.keep_house(&live).await
+    }
+
+    fn holds_work(&self) -> bool {
+        self.owned.values().any(|owned| !owned.held.is_empty())
     }
 
     fn start_lane(&mut self, shard: u16, lease: Lease) {

@@ -58,9 +58,13 @@ impl Yielding {
         self.away.is_some()
     }
 
-    /// Whether it is time to give them back, if somebody else is there to take them.
-    pub fn is_due(&self, owns_any: bool) -> bool {
-        owns_any && self.health.failing_for().is_some_and(|failing| failing >= self.yield_after)
+    /// Whether it is time to give them back, if somebody else is there to take them. Without work in
+    /// hand no write is tried, and what failed before says nothing.
+    pub fn is_due(&self, holds_work: bool) -> bool {
+        if !holds_work {
+            self.health.succeeded();
+        }
+        self.health.failing_for().is_some_and(|failing| failing >= self.yield_after)
     }
 
     /// The shards are given back.

@@ -1,6 +1,6 @@
 //! Group commit: what several lanes want written at the same moment goes in one statement.
 //!
-//! A lane hands in its batch and waits. A few writers, as many as there are connections, take what
+//! A lane hands in one or two batches and waits. A few writers, as many as there are connections, take what
 //! has gathered since the last statement: one lane's batch when little is going on, those of many
 //! under load. So the number of shards decides neither the size of statements nor the number of
 //! commits.
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::event::{Event, Outcome};
-use crate::failure::{Class, Failure, Target};
+use crate::failure::{Failure, Target};
 use crate::fleet::lease::Lease;
 use crate::store::Store;
 use crate::store::statement::Writer;
@@ -43,15 +43,11 @@ pub(super) struct Request {
     pub alone: bool,
     /// Nothing is sent once it is over.
     pub lease: Arc<Lease>,
-    /// Nor once the lane has gone.
+    /// Nor once the lane is told to go.
     pub abort: CancellationToken,
 }
 
 impl Request {
-    fn is_wanted(&self) -> bool {
-        self.lease.is_held() && !self.abort.is_cancelled()
-    }
-
     fn rows(&self) -> impl Iterator<Item = &Event> {
         self.places.iter().map(|&place| &self.events[place])
     }
@@ -74,6 +70,13 @@ struct Waiting {
     answer: oneshot::Sender<Answer>,
 }
 
+impl Waiting {
+    /// Not if its lane has gone, whose shard may be somebody else's by now.
+    fn is_wanted(&self) -> bool {
+        self.request.lease.is_held() && !self.request.abort.is_cancelled() && !self.answer.is_closed()
+    }
+}
+
 /// Takes the batches of all lanes of a worker.
 pub struct GroupCommit {
     queue: Arc<Queue>,
@@ -86,7 +89,7 @@ pub struct GroupCommit {
 
 #[derive(Default)]
 struct Queue {
-    /// As many for each lane, at the most, as there are writers.
+    /// For each lane, at the most, two batches in as many parts each as there are writers.
     waiting: Mutex<VecDeque<Waiting>>,
     arrived: Notify,
 }
@@ -127,8 +130,7 @@ impl GroupCommit {
         self.queue.locked().push_back(Waiting { request, answer });
         self.queue.arrived.notify_one();
         answered.await.unwrap_or_else(|_| {
-            let text = "writing: the lease was over before it was sent".to_owned();
-            Err(Refused { failure: Failure::silence(Target::Postgres, Class::Transient, "lease", text), shared: false })
+            Err(Refused { failure: Failure::lease_over(Target::Postgres, "writing"), shared: false })
         })
     }
 }
@@ -193,7 +195,7 @@ async fn write_for_ever(queue: &Queue, store: &Store, most_rows: usize) {
             queue.put_back(leave_out(&mut taken, &twice));
         }
         // The last moment before it is sent.
-        taken.retain(|waiting| waiting.request.is_wanted());
+        taken.retain(Waiting::is_wanted);
         write(writer, taken).await;
     }
 }

@@ -37,6 +37,11 @@ impl Held {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
+    /// Whether nothing is in hand.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// How many entries are in hand, copies counted.
     pub fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().map(|copies| *copies as usize).sum()

@@ -6,10 +6,12 @@
 
 use std::hash::{Hash, Hasher};
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rustc_hash::{FxHashSet, FxHasher};
+use tokio::time::Instant;
 
 use super::Item;
 use super::write::{Commit, Fates};
@@ -19,23 +21,34 @@ const MOST_WRITING: usize = 2;
 /// With those that are being settled: when Redis does not answer, nothing more is written.
 const MOST: usize = 3;
 
+/// After this time it is taken not to be the queue for a writer that a batch waits in.
+const SLOW: Duration = Duration::from_secs(5);
+
 /// The end of one step of one batch; without a result if the worker is leaving or the lease is over.
 enum Step {
-    Written(Vec<u64>, Option<Fates>),
+    Written(Writing, Option<Fates>),
     Settled(Option<()>),
+}
+
+/// A batch that is being written.
+struct Writing {
+    started: Instant,
+    /// Hashes of the ids of its features. Two with the same hash merely wait for each other.
+    features: Vec<u64>,
 }
 
 pub(super) struct InFlight<'a> {
     commit: &'a Commit,
     steps: FuturesUnordered<Pin<Box<dyn Future<Output = Step> + Send + 'a>>>,
-    writing: usize,
-    /// Hashes of the ids of what is being written. Two with the same hash merely wait for each other.
+    /// When each batch that is being written was started.
+    started: Vec<Instant>,
+    /// The features of all of them.
     features: FxHashSet<u64>,
 }
 
 impl<'a> InFlight<'a> {
     pub(super) fn new(commit: &'a Commit) -> Self {
-        Self { commit, steps: FuturesUnordered::new(), writing: 0, features: FxHashSet::default() }
+        Self { commit, steps: FuturesUnordered::new(), started: Vec::new(), features: FxHashSet::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -43,12 +56,21 @@ impl<'a> InFlight<'a> {
     }
 
     pub(super) fn is_writing(&self) -> bool {
-        self.writing > 0
+        !self.started.is_empty()
     }
 
     /// Whether one more batch may be written.
     pub(super) fn has_room(&self) -> bool {
-        self.steps.len() < MOST && self.writing < MOST_WRITING
+        self.steps.len() < MOST && self.started.len() < MOST_WRITING
+    }
+
+    /// From when on what is being written counts as slow, if that is to come and one more may follow.
+    pub(super) fn slow_from(&self, now: Instant) -> Option<Instant> {
+        self.started.first().map(|oldest| *oldest + SLOW).filter(|slow| self.has_room() && *slow > now)
+    }
+
+    pub(super) fn is_slow(&self, now: Instant) -> bool {
+        self.started.first().is_some_and(|oldest| now >= *oldest + SLOW)
     }
 
     /// Whether an event of this feature is being written.
@@ -60,19 +82,21 @@ impl<'a> InFlight<'a> {
     pub(super) fn start(&mut self, batch: Vec<Item>) {
         let mut features: Vec<u64> = batch.iter().filter_map(hash).collect();
         features.retain(|feature| self.features.insert(*feature));
-        self.writing += 1;
-        let commit = self.commit;
-        self.steps.push(Box::pin(async move { Step::Written(features, commit.write(batch).await) }));
+        let (commit, writing) = (self.commit, Writing { started: Instant::now(), features });
+        self.started.push(writing.started);
+        self.steps.push(Box::pin(async move { Step::Written(writing, commit.write(batch).await) }));
     }
 
     /// Waits for the end of the next step; for ever if there is none. `None` if the worker is leaving
     /// or the lease is over.
     pub(super) async fn step(&mut self) -> Option<()> {
         match self.steps.next().await {
-            Some(Step::Written(features, fates)) => {
-                self.writing -= 1;
-                for feature in features {
-                    self.features.remove(&feature);
+            Some(Step::Written(written, fates)) => {
+                if let Some(place) = self.started.iter().position(|started| *started == written.started) {
+                    self.started.remove(place);
+                }
+                for feature in &written.features {
+                    self.features.remove(feature);
                 }
                 let (commit, fates) = (self.commit, fates?);
                 self.steps.push(Box::pin(async move { Step::Settled(commit.settle(fates).await) }));

@@ -20,6 +20,8 @@ const FIRST_READ: usize = 64;
 const LEAST_READ_BYTES: usize = 64 * 1024;
 /// Below this many bytes decoding is quicker than handing it to another thread.
 const INLINE_BYTES: usize = 64 * 1024;
+/// The time for a single large geometry can grow with its square.
+const INLINE_ENTRY_BYTES: usize = 4 * 1024;
 /// The longest first pause between looks at the pending list; it doubles while they bring nothing.
 const FIRST_LOOK_PAUSE: Duration = Duration::from_secs(1);
 
@@ -134,11 +136,12 @@ impl Intake {
     pub(super) async fn judge(&self, entries: Vec<Entry>) -> Option<Vec<Item>> {
         let settings = self.shared.settings.clone();
         let bytes: usize = entries.iter().map(Entry::size).sum();
+        let is_little = bytes < INLINE_BYTES && entries.iter().all(|entry| entry.size() < INLINE_ENTRY_BYTES);
         let work = move || {
             let now_us = chrono::Utc::now().timestamp_micros();
             entries.into_iter().map(|entry| judge_entry(&entry, now_us, &settings)).collect()
         };
-        if bytes < INLINE_BYTES { Some(work()) } else { tokio::task::spawn_blocking(work).await.ok() }
+        if is_little { Some(work()) } else { tokio::task::spawn_blocking(work).await.ok() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! One shard's events, in order: read, held, written, settled, with a bound at every step.
+//! One shard's events, those of a feature in order: read, held, written, settled, with a bound at every step.
 //!
 //! Two tasks for each lane. The intake ([`intake`]) reads and decodes the next batches while the
 //! lane itself commits the last ones ([`in_flight`]); a channel of [`AHEAD`] batches between them is the back
@@ -41,7 +41,7 @@ use write::Commit;
 
 /// Decoded batches that may wait for the lane.
 const AHEAD: usize = 2;
-/// Features that are worth a statement of their own, where there is a connection for it.
+/// Events that are worth a statement of their own, where there is a connection for it.
 const WORTH_A_STATEMENT: usize = 1000;
 
 /// What a lane needs to know; the same for all lanes of a worker.
@@ -187,10 +187,11 @@ impl Lane {
         }
     }
 
-    /// Beside a batch that is being written another one goes out only where it would not wait for
-    /// the batches of other lanes.
+    /// Beside a batch that is being written another one goes out where no batch waits for a writer,
+    /// or where that one itself waits for something else, such as a row that somebody has locked.
     fn may_start(&self, in_flight: &InFlight<'_>) -> bool {
-        in_flight.has_room() && (!in_flight.is_writing() || self.shared.commits.is_idle())
+        in_flight.has_room()
+            && (!in_flight.is_writing() || self.shared.commits.is_idle() || in_flight.is_slow(Instant::now()))
     }
 
     /// Whether there is less than a batch.
@@ -217,9 +218,12 @@ impl Lane {
     fn take_batch(&mut self, in_flight: &InFlight<'_>) -> Option<Vec<Item>> {
         let LaneSettings { batch_rows, batch_bytes, .. } = *self.shared.settings;
         if in_flight.is_writing() {
-            let worth_it = WORTH_A_STATEMENT.min(batch_rows);
-            let free = self.ready.iter().filter(|item| !in_flight.holds_up(item)).take(worth_it);
-            if self.ready.len() < worth_it || free.count() < worth_it {
+            let (mut rows, mut bytes) = (0, 0);
+            for item in self.ready.iter().filter(|item| !in_flight.holds_up(item)) {
+                (rows, bytes) = (rows + 1, bytes + item.size);
+            }
+            if rows < WORTH_A_STATEMENT.min(batch_rows) && bytes < batch_bytes / 2 && !in_flight.is_slow(Instant::now())
+            {
                 return None;
             }
         }
@@ -243,7 +247,8 @@ impl Lane {
     /// Until a step of what is in flight is done, or, if `for_more`, until there may be more to
     /// write. `None` if the worker is leaving or the lease is over.
     async fn wait(&mut self, in_flight: &mut InFlight<'_>, for_more: bool) -> Option<()> {
-        let due = self.reorder.next_deadline().filter(|_| for_more);
+        let released = self.reorder.next_deadline().filter(|_| for_more);
+        let due = [released, in_flight.slow_from(Instant::now())].into_iter().flatten().min();
         let until_due = async {
             match due {
                 Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -252,10 +257,12 @@ impl Lane {
         };
         let takes_more = for_more && self.has_room();
         tokio::select! {
+            // What was started is sent before anything else is looked at.
+            biased;
+            () = self.shared.abort.cancelled() => {}
             step = in_flight.step() => return step,
             items = self.batches.recv(), if takes_more => if let Some(items) = items { self.admit(items) },
             () = until_due => {}
-            () = self.shared.abort.cancelled() => {}
         }
         Some(())
     }

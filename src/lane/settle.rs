@@ -24,7 +24,7 @@ impl Commit {
 
     async fn acknowledge(&self, settled: &[(EntryId, Outcome)]) -> Option<()> {
         let ids: Vec<EntryId> = settled.iter().map(|(id, _)| *id).collect();
-        self.persist(|| self.shared.stream.ack(self.shard, &ids)).await?;
+        self.persist(|| self.shared.stream.ack(self.shard, &ids, || self.term.lease.is_held())).await?;
         self.shared.meter.settled(settled.iter().map(|(_, outcome)| *outcome));
         self.term.held.remove(&ids);
         Some(())
@@ -34,7 +34,7 @@ impl Commit {
         if dead.is_empty() {
             return Some(());
         }
-        let burials = self.persist(|| self.shared.stream.bury(self.shard, dead)).await?;
+        let burials = self.persist(|| self.shared.stream.bury(self.shard, dead, || self.term.lease.is_held())).await?;
         let mut buried = 0;
         for ((id, rejection), burial) in dead.iter().zip(burials) {
             match burial {
@@ -78,6 +78,7 @@ impl Commit {
                     trouble.end(self.shard);
                     return Some(answer);
                 }
+                Err(_) if !self.term.lease.is_held() => return None,
                 Err(failure) => {
                     trouble.add(&failure, self.shard);
                     retry.pause(&self.shared.abort).await.then_some(())?;

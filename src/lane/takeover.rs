@@ -54,7 +54,7 @@ impl Intake {
             }
         }
         if !gone.is_empty() {
-            self.shared.stream.ack(self.shard, &gone).await?;
+            self.shared.stream.ack(self.shard, &gone, || self.term.lease.is_held()).await?;
             self.note_gone(&gone, &FxHashSet::default());
         }
         self.count.learn(&entries);

@@ -63,7 +63,8 @@ impl Commit {
                 Err(rejection) => bad.push((item.id, rejection)),
             }
         }
-        // Asked before the batch is written, and after the previous batch's answer.
+        // Asked before the batch is written, and after the answer of every earlier batch with one of
+        // its features.
         let stored = self.stored_before(&bad).await?;
         let events = Arc::new(events);
         let mut fates = FateOfEach(events.iter().map(|_| None).collect());
@@ -142,8 +143,8 @@ impl Commit {
         Some(())
     }
 
-    /// Writes groups of features, a large batch in several statements at once: a worker with one busy
-    /// shard would use one connection only. No feature is in two of them.
+    /// Writes groups of features, a large batch in several parts, for as many writers: a worker with
+    /// one busy shard would use few connections. No feature is in two of them.
     async fn write_candidates(
         &self,
         events: &Arc<Vec<Event>>,
@@ -220,6 +221,8 @@ impl Commit {
                     continue;
                 }
                 Err(Refused { failure, .. }) if failure.class == Class::Row => return Some(Err(failure)),
+                // Whatever went wrong, this worker has no say in it any more.
+                Err(_) if !self.term.lease.is_held() => return None,
                 Err(refused) => {
                     alone |= refused.shared;
                     refused.failure

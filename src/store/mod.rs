@@ -151,8 +151,9 @@ impl Store {
         Ok(())
     }
 
+    /// A server or a pooler may refuse a connection with a code that would otherwise blame a row.
     async fn connection(&self, doing: &str) -> Result<Object, Failure> {
-        self.pool.get().await.map_err(|error| match error {
+        let connected = self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
                 failure(&error, &format!("{doing}: connecting"), Class::Transient)
             }
@@ -161,7 +162,8 @@ impl Store {
                 Failure::silence(Target::Postgres, Class::Transient, "timeout", text)
             }
             other => Failure::silence(Target::Postgres, Class::Transient, "io", format!("{doing}: {other}")),
-        })
+        });
+        connected.map_err(Failure::about_no_row)
     }
 
     async fn unpooled(&self, doing: &str) -> Result<Client, Failure> {

@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::{Stream, failure, script};
 use crate::event::{EntryId, Rejection};
-use crate::failure::Failure;
+use crate::failure::{Failure, Target};
 
 /// Ids in one XACK, and scripts in one pipeline: bounds how long Redis is busy with one command.
 const ACK_CHUNK: usize = 1000;
@@ -25,15 +25,19 @@ pub enum Burial {
 
 impl Stream {
     /// Acknowledges entries whose write has been answered. That fewer were pending is normal.
+    /// `is_held` is asked when a connection is there: connecting can outlast a lease.
     ///
     /// # Errors
     /// As judged by [`Failure::redis`]; acknowledging the same ids again is harmless.
-    pub async fn ack(&self, shard: u16, ids: &[EntryId]) -> Result<(), Failure> {
+    pub async fn ack(&self, shard: u16, ids: &[EntryId], is_held: impl Fn() -> bool) -> Result<(), Failure> {
         let doing = "acknowledging";
         if ids.is_empty() {
             return Ok(());
         }
         let mut link = self.ack_link(doing).await?;
+        if !is_held() {
+            return Err(Failure::lease_over(Target::Redis, doing));
+        }
         let key = self.keys.events(shard);
         let mut pipe = redis::pipe();
         for chunk in ids.chunks(ACK_CHUNK) {
@@ -52,11 +56,16 @@ impl Stream {
 
     /// Moves invalid entries to the shard's dead-letter stream. Each one is one atomic step on the
     /// server, which does nothing when the entry is not pending; so all of them may be sent again
-    /// after an error.
+    /// after an error. `is_held` as for [`Self::ack`].
     ///
     /// # Errors
     /// As judged by [`Failure::redis`].
-    pub async fn bury(&self, shard: u16, dead: &[(EntryId, &Rejection)]) -> Result<Vec<Burial>, Failure> {
+    pub async fn bury(
+        &self,
+        shard: u16,
+        dead: &[(EntryId, &Rejection)],
+        is_held: impl Fn() -> bool,
+    ) -> Result<Vec<Burial>, Failure> {
         let doing = "writing dead letters";
         let mut burials = Vec::with_capacity(dead.len());
         for chunk in dead.chunks(DEAD_LETTER_CHUNK) {
@@ -71,6 +80,9 @@ impl Stream {
                 pipe.add_command(command);
             }
             let mut connection = self.connection(doing).await?;
+            if !is_held() {
+                return Err(Failure::lease_over(Target::Redis, doing));
+            }
             let answers: Vec<Value> =
                 pipe.query_async(&mut connection).await.map_err(|error| failure(&error, doing))?;
             burials.extend(answers.iter().map(|answer| match answer {

@@ -71,8 +71,8 @@ impl Servers {
 
     /// What the table takes on disk, and what its indexes do.
     pub async fn sizes_mib(&self) -> (f64, f64) {
-        let sql = "SELECT pg_table_size('feature_state') / 1048576.0::float8, \
-            pg_indexes_size('feature_state') / 1048576.0::float8";
+        let sql = "SELECT sum(pg_table_size(oid)) / 1048576.0::float8, sum(pg_indexes_size(oid)) / 1048576.0::float8 \
+            FROM pg_class WHERE relkind = 'r' AND relname LIKE 'feature_state%'";
         let row = self.postgres.query_one(sql, &[]).await.expect("PostgreSQL answers");
         (row.get(0), row.get(1))
     }

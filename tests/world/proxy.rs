@@ -16,6 +16,8 @@ pub enum Way {
     Open,
     /// Connections are ended, and new ones as soon as they come.
     Closed,
+    /// Connections are ended, and new ones answered as a pooler at its limit does in PostgreSQL's name.
+    Refused,
 }
 
 /// What gets lost, once; the way is closed with it.
@@ -32,6 +34,17 @@ pub enum Fault {
 /// Whether `text` is somewhere in `bytes`.
 pub fn holds(bytes: &[u8], text: &[u8]) -> bool {
     bytes.windows(text.len()).any(|part| part == text)
+}
+
+/// <https://www.postgresql.org/docs/current/protocol-error-fields.html>
+async fn refuse(mut client: TcpStream) {
+    const FIELDS: &[u8] = b"SFATAL\0VFATAL\0CXX000\0Mno more connections allowed\0\0";
+    let mut request = [0; 1024];
+    let _ = client.read(&mut request).await;
+    let mut answer = b"E".to_vec();
+    answer.extend((FIELDS.len() as u32 + 4).to_be_bytes());
+    answer.extend(FIELDS);
+    let _ = client.write_all(&answer).await;
 }
 
 /// A way to a server over loopback.
@@ -59,11 +72,16 @@ impl Proxy {
     async fn listen(self: Arc<Self>, listener: TcpListener, server: String) {
         loop {
             let (client, _) = listener.accept().await.unwrap();
-            if *self.way.borrow() == Way::Open {
-                // While a server starts there is nobody to connect to: the client is let go.
-                if let Ok(upstream) = TcpStream::connect(&server).await {
-                    tokio::spawn(self.clone().carry(client, upstream));
+            let way = *self.way.borrow();
+            match way {
+                Way::Open => {
+                    // While a server starts there is nobody to connect to: the client is let go.
+                    if let Ok(upstream) = TcpStream::connect(&server).await {
+                        tokio::spawn(self.clone().carry(client, upstream));
+                    }
                 }
+                Way::Closed => {}
+                Way::Refused => drop(tokio::spawn(refuse(client))),
             }
         }
     }
@@ -74,7 +92,7 @@ impl Proxy {
         let next_answer_is_lost = AtomicBool::new(false);
         // Whichever ends first, all halves are dropped and both connections closed.
         tokio::select! {
-            _ = way.wait_for(|way| *way == Way::Closed) => {}
+            _ = way.wait_for(|way| *way != Way::Open) => {}
             () = self.pump(from_client, to_server, |request| self.spoil_request(request, &next_answer_is_lost)) => {}
             () = self.pump(from_server, to_client, |answer| self.spoil_answer(answer, &next_answer_is_lost)) => {}
         }

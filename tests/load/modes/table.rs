@@ -7,8 +7,19 @@ use crate::server::Servers;
 
 const BATCH: usize = 5000;
 
+const PARTITIONED: &str = "DROP VIEW feature;
+    ALTER TABLE feature_state RENAME TO plain;
+    CREATE TABLE feature_state (LIKE plain INCLUDING ALL) PARTITION BY HASH (feature_id);
+    DO $$BEGIN
+        FOR n IN 0..7 LOOP
+            EXECUTE format('CREATE TABLE feature_state_%s PARTITION OF feature_state
+                FOR VALUES WITH (MODULUS 8, REMAINDER %s) WITH (fillfactor = 70)', n, n);
+        END LOOP;
+    END$$;
+    DROP TABLE plain";
+
 /// What is changed in the schema as it is shipped.
-const VARIANTS: [(&str, &str); 9] = [
+const VARIANTS: [(&str, &str); 11] = [
     ("as shipped", ""),
     ("fillfactor 100", "ALTER TABLE feature_state SET (fillfactor = 100)"),
     ("fillfactor 85", "ALTER TABLE feature_state SET (fillfactor = 85)"),
@@ -21,6 +32,8 @@ const VARIANTS: [(&str, &str); 9] = [
     ("autovacuum unthrottled", "ALTER TABLE feature_state SET (autovacuum_vacuum_cost_delay = 0)"),
     ("no autovacuum", "ALTER TABLE feature_state SET (autovacuum_enabled = off)"),
     ("no GiST index", "DROP INDEX feature_state_geometry"),
+    ("unlogged", "ALTER TABLE feature_state SET UNLOGGED"),
+    ("8 partitions", PARTITIONED),
 ];
 
 pub async fn table(servers: &mut Servers, common: &Common, table: &Table) -> Report {
