@@ -12,6 +12,7 @@ pub mod reader;
 pub mod settle;
 pub mod topology;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,6 +30,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Plain commands are short; a few connections serve any number of lanes.
 const POOL_SIZE: usize = 8;
+/// In one turn of its loop Redis takes 16 KiB from each connection (`PROTO_IOBUF_LEN`) and answers
+/// all the reads that have come: with hundreds of lanes on one link, acknowledgements would wait
+/// for seconds.
+const LANES_OF_ACK_LINK: u16 = 32;
 
 /// A Redis server, seen through one namespace and one consumer group.
 #[derive(Clone)]
@@ -38,9 +43,9 @@ pub struct Stream {
     keys: Keys,
     group: Arc<str>,
     consumer: Arc<str>,
-    /// Taken out of the pool for the acknowledgements of all lanes: they are many and small, and the
-    /// pool asks whether a connection is alive each time it hands one out.
-    ack_link: Arc<Mutex<Option<MultiplexedConnection>>>,
+    /// Taken out of the pool for acknowledgements, one for every [`LANES_OF_ACK_LINK`] lanes: they
+    /// are many and small, and the pool asks whether a connection is alive each time it hands one out.
+    ack_links: Arc<Mutex<HashMap<u16, MultiplexedConnection>>>,
     /// Server's clock minus ours, in microseconds.
     clock_offset_us: Arc<AtomicI64>,
 }
@@ -72,7 +77,7 @@ impl Stream {
             keys,
             group: group.into(),
             consumer: consumer.into(),
-            ack_link: Arc::default(),
+            ack_links: Arc::default(),
             clock_offset_us: Arc::new(AtomicI64::new(0)),
         })
     }
@@ -100,20 +105,25 @@ impl Stream {
         })
     }
 
-    /// The connection that acknowledgements share; their commands follow each other on it without
-    /// waiting for answers.
-    async fn ack_link(&self, doing: &str) -> Result<MultiplexedConnection, Failure> {
-        let kept = self.ack_link.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    /// The connection that the acknowledgements of neighbouring lanes share; their commands follow
+    /// each other on it without waiting for answers.
+    async fn ack_link(&self, shard: u16, doing: &str) -> Result<MultiplexedConnection, Failure> {
+        let number = shard / LANES_OF_ACK_LINK;
+        let kept = self.ack_links().get(&number).cloned();
         if let Some(link) = kept {
             return Ok(link);
         }
         let link = deadpool_redis::Connection::take(self.connection(doing).await?);
-        *self.ack_link.lock().unwrap_or_else(PoisonError::into_inner) = Some(link.clone());
+        self.ack_links().insert(number, link.clone());
         Ok(link)
     }
 
-    fn drop_ack_link(&self) {
-        *self.ack_link.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    fn drop_ack_link(&self, shard: u16) {
+        self.ack_links().remove(&(shard / LANES_OF_ACK_LINK));
+    }
+
+    fn ack_links(&self) -> std::sync::MutexGuard<'_, HashMap<u16, MultiplexedConnection>> {
+        self.ack_links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends one command over the pool.

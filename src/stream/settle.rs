@@ -34,7 +34,7 @@ impl Stream {
         if ids.is_empty() {
             return Ok(());
         }
-        let mut link = self.ack_link(doing).await?;
+        let mut link = self.ack_link(shard, doing).await?;
         if !is_held() {
             return Err(Failure::lease_over(Target::Redis, doing));
         }
@@ -49,7 +49,7 @@ impl Stream {
         }
         pipe.exec_async(&mut link).await.map_err(|error| {
             // Whatever went wrong: the pool knows whether a connection is good.
-            self.drop_ack_link();
+            self.drop_ack_link(shard);
             failure(&error, doing)
         })
     }
