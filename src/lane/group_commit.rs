@@ -1,8 +1,8 @@
 //! Group commit: what several lanes want written at the same moment goes in one statement.
 //!
-//! A lane hands in one or two batches and waits. A few writers, as many as there are connections, take what
-//! has gathered since the last statement: one lane's batch when little is going on, those of many
-//! under load. So the number of shards decides neither the size of statements nor the number of
+//! A lane hands in one or two batches and waits. A few writers, as many as there are connections,
+//! take what has gathered since the last statement: one lane's batch when little is going on, those
+//! of many under load. So the number of shards decides neither the size of statements nor the number of
 //! commits.
 //!
 //! A failure of a shared statement says nothing about any one batch. It is answered as
@@ -258,6 +258,7 @@ async fn write(writer: Writer<'_>, taken: Vec<Waiting>) {
     match outcomes {
         Ok(of_each) => {
             for (waiting, outcomes) in taken.into_iter().zip(of_each) {
+                // As in `answer_all`.
                 let _ = waiting.answer.send(Ok(outcomes));
             }
         }

@@ -21,7 +21,7 @@ const MOST_WRITING: usize = 2;
 /// With those that are being settled: when Redis does not answer, nothing more is written.
 const MOST: usize = 3;
 
-/// After this time it is taken not to be the queue for a writer that a batch waits in.
+/// A batch that takes longer waits for more than a free writer: for a row that somebody has locked.
 const SLOW: Duration = Duration::from_secs(5);
 
 /// The end of one step of one batch; without a result if the worker is leaving or the lease is over.
