@@ -208,6 +208,9 @@ pub struct WorkerArgs {
     /// A known event_id is a duplicate for this long.
     #[arg(long, env = "HEXLANE_DEDUP_WINDOW", default_value = "30d", value_parser = parse_pause)]
     pub dedup_window: Duration,
+    /// How long settled entries stay in the streams, for a database that loses what it has committed.
+    #[arg(long, env = "HEXLANE_RETENTION", default_value = "10min", value_parser = parse_duration)]
+    pub retention: Duration,
     /// Database connections [default: one for each core, at least 2, at most 16].
     #[arg(long, env = "HEXLANE_POOL_SIZE", value_parser = parse_positive)]
     pub pool_size: Option<usize>,
@@ -241,6 +244,11 @@ impl WorkerArgs {
         }
         if self.reorder_window >= self.lease {
             return Err("--reorder-window is not shorter than --lease: held events would outlive it".into());
+        }
+        if self.retention >= self.dedup_window {
+            return Err("--retention is not shorter than --dedup-window: entries that come again from so long ago \
+                        could be new to the ledger"
+                .into());
         }
         if self.block.as_millis() == 0 {
             return Err("--block is below 1ms: Redis would block for ever".into());

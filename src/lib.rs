@@ -2,7 +2,7 @@
 //!
 //! # The flow
 //! ```text
-//! XREADGROUP → decode → reorder → write (ledger, coalesce, guard: one statement) → settle (XACK | dead letter)
+//! XREADGROUP → decode → reorder → write (ledger, coalesce, guard: one statement) → settle (XACK | dead letter) → trim
 //! ```
 //! An event meets the modules in this order: [`stream`] reads it, [`judge`] decodes and validates
 //! it, [`lane`] holds, coalesces, writes and settles it through [`store`] and [`stream`].

@@ -251,5 +251,6 @@ fn lane_settings(args: &WorkerArgs, topology: Topology) -> LaneSettings {
         limits: args.limits.limits(),
         h3_resolution: topology.h3_resolution,
         retry: args.retry.policy(),
+        retention: args.retention,
     }
 }

@@ -18,6 +18,7 @@ mod poison;
 mod real_streams;
 mod recorded;
 mod reorder;
+mod retention;
 mod servers_down;
 mod shutdown;
 mod smoke;

@@ -219,8 +219,12 @@ impl Fleet {
             held: Arc::new(lane::Held::default()),
         };
         let shared = Shared { stop: owned.stop.clone(), abort: owned.abort.clone(), ..self.shared.clone() };
-        let term =
-            lane::Term { lease: owned.lease.clone(), take_over: owned.take_over.clone(), held: owned.held.clone() };
+        let term = lane::Term {
+            lease: owned.lease.clone(),
+            take_over: owned.take_over.clone(),
+            held: owned.held.clone(),
+            last_write: Arc::default(),
+        };
         tracing::info!(shard, "owned");
         self.lanes.spawn(async move { (shard, lane::run(shard, shared, term).await) });
         self.owned.insert(shard, owned);

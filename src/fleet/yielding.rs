@@ -1,8 +1,6 @@
 //! A worker that cannot reach the database while others can should not sit on its shards.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,23 +10,54 @@ use crate::store::Store;
 /// Probes of the database, a lease apart, that must succeed before a worker comes back.
 const PROBES_TO_RETURN: u32 = 2;
 
-/// Since when no write has succeeded although one was tried; kept by the lanes.
-#[derive(Clone, Debug, Default)]
-pub struct WriteHealth(Arc<Mutex<Option<Instant>>>);
+/// Whether the database takes what is written; kept by the lanes.
+#[derive(Clone, Debug)]
+pub struct WriteHealth(Arc<Mutex<Health>>);
+
+#[derive(Debug)]
+struct Health {
+    started: Instant,
+    /// Since when no write has succeeded although one was tried.
+    failing_since: Option<Instant>,
+    /// How long writes failed before, in all.
+    failed_for: Duration,
+}
+
+impl Default for WriteHealth {
+    fn default() -> Self {
+        let health = Health { started: Instant::now(), failing_since: None, failed_for: Duration::ZERO };
+        Self(Arc::new(Mutex::new(health)))
+    }
+}
 
 impl WriteHealth {
     /// A write has been answered.
     pub fn succeeded(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut health = self.health();
+        if let Some(since) = health.failing_since.take() {
+            health.failed_for += since.elapsed();
+        }
     }
 
     /// A write has failed for a reason that is not the row's.
     pub fn failed(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
+        self.health().failing_since.get_or_insert_with(Instant::now);
+    }
+
+    /// Since the start, without the times in which writes failed. Time in which the machine was
+    /// suspended does not count either.
+    pub fn good_time(&self) -> Duration {
+        let health = self.health();
+        let until = health.failing_since.unwrap_or_else(Instant::now);
+        until.saturating_duration_since(health.started).saturating_sub(health.failed_for)
     }
 
     fn failing_for(&self) -> Option<Duration> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).map(|since| since.elapsed())
+        self.health().failing_since.map(|since| since.elapsed())
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -14,6 +14,7 @@ mod intake;
 pub mod reorder;
 mod settle;
 mod takeover;
+pub mod trim;
 mod write;
 
 use std::sync::Arc;
@@ -37,6 +38,7 @@ use group_commit::GroupCommit;
 pub use held::Held;
 use in_flight::InFlight;
 use reorder::Reorder;
+use trim::LastWrite;
 use write::Commit;
 
 /// Decoded batches that may wait for the lane.
@@ -67,6 +69,8 @@ pub struct LaneSettings {
     pub h3_resolution: Resolution,
     /// Between attempts at a server.
     pub retry: RetryPolicy,
+    /// How long settled entries stay in the stream.
+    pub retention: Duration,
 }
 
 /// What all lanes of a worker share.
@@ -101,6 +105,8 @@ pub struct Term {
     pub take_over: Arc<AtomicBool>,
     /// What is in hand.
     pub held: Arc<Held>,
+    /// When the database answered last.
+    pub last_write: Arc<LastWrite>,
 }
 
 /// An entry, decoded and judged.
@@ -135,7 +141,10 @@ pub async fn run(shard: u16, shared: Shared, term: Term) -> Result<(), tokio::ta
     let commit = Commit { shard, shared: shared.clone(), term: term.clone() };
     let lane =
         Lane { shared: shared.clone(), term: term.clone(), batches, reorder: Reorder::default(), ready: Vec::new() };
-    lane.run(InFlight::new(&commit)).await;
+    tokio::select! {
+        () = lane.run(InFlight::new(&commit)) => {}
+        never = trim::run(shard, &shared, &term) => match never {},
+    }
     // The lane has dropped its end of the channel, which ends an intake that is handing over; one
     // that is reading ends by this.
     shared.stop.cancel();

@@ -212,6 +212,7 @@ impl Commit {
                 Ok(outcomes) => {
                     trouble.end(self.shard);
                     self.shared.write_health.succeeded();
+                    self.term.last_write.note(self.shared.write_health.good_time());
                     return Some(Ok(outcomes));
                 }
                 Err(Refused { failure, shared: true }) if !failure.is_silence() => {

@@ -11,6 +11,7 @@ pub mod publish;
 pub mod reader;
 pub mod settle;
 pub mod topology;
+pub mod trim;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -55,6 +55,7 @@ async fn settings_that_contradict_each_other_are_refused_by_name() {
         (["--reorder-window", "11s", "--lease", "10s"], ["--reorder-window", "--lease"]),
         (["--renew", "6s", "--lease", "10s"], ["--renew", "--lease"]),
         (["--block", "7s", "--lease", "10s"], ["--block", "--lease"]),
+        (["--retention", "2d", "--dedup-window", "2d"], ["--retention", "--dedup-window"]),
     ] {
         let (code, words) = refused(&world, &[&["worker", "--once"], &args[..]].concat(), &[]).await;
         assert_eq!(code, 2, "{args:?}");
