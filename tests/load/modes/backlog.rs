@@ -10,6 +10,7 @@ use crate::server::Servers;
 
 /// Events that the benchmark itself holds at once; Redis needs the memory.
 const CHUNK: usize = 500_000;
+const BARE_BATCH: usize = 5000;
 
 pub async fn backlog(servers: &mut Servers, common: &Common, load: &Load) -> Report {
     let mut report = Report::default();
@@ -24,24 +25,50 @@ pub async fn backlog(servers: &mut Servers, common: &Common, load: &Load) -> Rep
         let time = |share: f64| time_of(&run.samples, total * share);
         report.add("first fifth", total / 5.0 / time(0.2), "events/s");
         report.add("last fifth", total / 5.0 / (time(1.0) - time(0.8)), "events/s");
+        bare(servers, load, &mut report).await;
     }
-    let ratio = report.median("last fifth") / report.median("first fifth");
-    report.ratio("last fifth / first fifth", ratio);
+    for (ratio, last, first) in [
+        ("last fifth / first fifth", "last fifth", "first fifth"),
+        ("the same of the bare writer", "bare writer, last fifth", "bare writer, first fifth"),
+    ] {
+        let ratio_of_both = report.median(last) / report.median(first);
+        report.ratio(ratio, ratio_of_both);
+    }
     report
+}
+
+/// What the table itself does to the rate as it gets older.
+async fn bare(servers: &mut Servers, load: &Load, report: &mut Report) {
+    servers.empty().await;
+    let mut seconds = Vec::new();
+    for chunk in chunks(load) {
+        let (rate, _) = bench::bare(servers, &Prepared::new(&chunk), BARE_BATCH).await;
+        seconds.push((chunk.events as f64, chunk.events as f64 / rate));
+    }
+    let fifth = (seconds.len() / 5).max(1);
+    let mut add = |name: &str, part: &[(f64, f64)]| {
+        let (events, took) = part.iter().fold((0.0, 0.0), |sum, chunk| (sum.0 + chunk.0, sum.1 + chunk.1));
+        report.add(name, events / took, "events/s");
+    };
+    add("bare writer, first fifth", &seconds[..fifth]);
+    add("bare writer, last fifth", &seconds[seconds.len() - fifth..]);
+}
+
+fn chunks(load: &Load) -> impl Iterator<Item = Load> {
+    (0_u64..).zip((0..load.events).step_by(CHUNK)).map(|(number, start)| Load {
+        events: CHUNK.min(load.events - start),
+        // No feature has more versions in a chunk than the chunk has events, so the next one's are newer.
+        first_version: load.first_version + start as i64,
+        seed: load.seed + number,
+        ..load.clone()
+    })
 }
 
 /// Answers the state in which the features must end.
 async fn publish(servers: &mut Servers, load: &Load) -> HashMap<String, (i64, bool)> {
     servers.make_streams(load.topology()).await;
     let mut newest = HashMap::new();
-    for (number, start) in (0_u64..).zip((0..load.events).step_by(CHUNK)) {
-        // No feature has more versions in a chunk than the chunk has events, so the next one's are newer.
-        let chunk = Load {
-            events: CHUNK.min(load.events - start),
-            first_version: load.first_version + start as i64,
-            seed: load.seed + number,
-            ..load.clone()
-        };
+    for chunk in chunks(load) {
         let prepared = Prepared::new(&chunk);
         prepared.append(servers).await;
         newest.extend(prepared.traffic.newest);

@@ -8,7 +8,7 @@ use crate::server::Servers;
 const BATCH: usize = 5000;
 
 /// What is changed in the schema as it is shipped.
-const VARIANTS: [(&str, &str); 10] = [
+const VARIANTS: [(&str, &str); 11] = [
     ("as shipped", ""),
     ("fillfactor 100", "ALTER TABLE feature_state SET (fillfactor = 100)"),
     ("fillfactor 85", "ALTER TABLE feature_state SET (fillfactor = 85)"),
@@ -18,6 +18,10 @@ const VARIANTS: [(&str, &str); 10] = [
         "DROP VIEW feature; ALTER TABLE feature_state ALTER feature_id TYPE text COLLATE \"und-x-icu\"",
     ),
     ("GiST fillfactor 70", "ALTER INDEX feature_state_geometry SET (fillfactor = 70); REINDEX TABLE feature_state"),
+    (
+        "SP-GiST index",
+        "DROP INDEX feature_state_geometry; CREATE INDEX feature_state_geometry ON feature_state USING spgist (geometry)",
+    ),
     ("autovacuum unthrottled", "ALTER TABLE feature_state SET (autovacuum_vacuum_cost_delay = 0)"),
     ("no autovacuum", "ALTER TABLE feature_state SET (autovacuum_enabled = off)"),
     ("no GiST index", "DROP INDEX feature_state_geometry"),
