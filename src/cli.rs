@@ -1,13 +1,13 @@
 //! Every command and option, with its default, checked as a whole before anything is started.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use h3o::Resolution;
 
 use crate::failure::RetryPolicy;
-use crate::judge::Limits;
+use crate::judge::{Antimeridian, Limits};
 use crate::shard::ShardBy;
 use crate::stream::topology::Wanted;
 
@@ -37,7 +37,9 @@ impl Cli {
         match &self.command {
             Command::Worker(args) => args.check(),
             Command::Publish(args) => args.check(),
-            Command::Migrate(_) | Command::Status(_) | Command::Topology(_) | Command::Shard(_) => Ok(()),
+            Command::Migrate(_) | Command::Prune(_) | Command::Status(_) | Command::Topology(_) | Command::Shard(_) => {
+                Ok(())
+            }
         }
     }
 }
@@ -51,6 +53,8 @@ pub enum Command {
     Publish(PublishArgs),
     /// Bring the database schema up; safe from many processes at once.
     Migrate(MigrateArgs),
+    /// Remove tombstones and known event ids that are past their retention.
+    Prune(PruneArgs),
     /// Show what each shard holds and who owns it.
     Status(ShowArgs),
     /// Show how many shards there are and how events find theirs.
@@ -66,6 +70,31 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+/// What `hexlane publish` reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum InputFormat {
+    /// NDJSON: one event a line.
+    Events,
+    /// One FeatureCollection, or one Feature (RFC 7946).
+    Geojson,
+    /// One GeoJSON Feature a line.
+    GeojsonLines,
+    /// GeoJSON Features as a text sequence (RFC 8142).
+    GeojsonSeq,
+}
+
+impl InputFormat {
+    /// As GDAL names such files: <https://gdal.org/en/stable/drivers/vector/geojsonseq.html>.
+    pub fn of(file: &Path) -> Self {
+        match file.extension().and_then(|ending| ending.to_str()) {
+            Some("geojson") => Self::Geojson,
+            Some("geojsonl") => Self::GeojsonLines,
+            Some("geojsons") => Self::GeojsonSeq,
+            _ => Self::Events,
+        }
+    }
 }
 
 /// Where the streams are.
@@ -115,6 +144,12 @@ pub struct LimitArgs {
     /// How far ahead of the clocks an observation time may be.
     #[arg(long, env = "HEXLANE_MAX_CLOCK_SKEW", default_value = "5min", value_parser = parse_duration)]
     pub max_clock_skew: Duration,
+    /// What becomes of shapes that cross the antimeridian: refused, cut there, or stored as they are.
+    #[arg(long, env = "HEXLANE_ANTIMERIDIAN", value_enum, default_value_t = Antimeridian::Reject)]
+    pub antimeridian: Antimeridian,
+    /// How far beyond ±180 and ±90 a coordinate is taken for ±180 or ±90, in degrees.
+    #[arg(long, env = "HEXLANE_COORDINATE_TOLERANCE", default_value_t = 0.0, value_parser = parse_tolerance)]
+    pub coordinate_tolerance: f64,
 }
 
 impl LimitArgs {
@@ -124,6 +159,8 @@ impl LimitArgs {
             max_event_bytes: self.max_event_bytes,
             max_vertices: self.max_vertices,
             max_clock_skew: self.max_clock_skew,
+            antimeridian: self.antimeridian,
+            coordinate_tolerance: self.coordinate_tolerance,
         }
     }
 }
@@ -269,9 +306,21 @@ pub struct PublishArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub limits: LimitArgs,
-    /// NDJSON files, one event a line; - is stdin.
+    /// Files of events or GeoJSON features; - is stdin.
     #[arg(default_value = "-")]
     pub files: Vec<PathBuf>,
+    /// What is in the files [default: by their names; .geojson, .geojsonl and .geojsons, else events].
+    #[arg(long, env = "HEXLANE_FORMAT", value_enum)]
+    pub format: Option<InputFormat>,
+    /// Of GeoJSON: the property that holds the feature_id [default: the feature's id].
+    #[arg(long, env = "HEXLANE_ID_PROPERTY")]
+    pub id_property: Option<String>,
+    /// Of GeoJSON: the property that holds the version, an integer [default: all have version 0].
+    #[arg(long, env = "HEXLANE_VERSION_PROPERTY")]
+    pub version_property: Option<String>,
+    /// Of GeoJSON: the property that holds the observation time, RFC 3339 [default: now].
+    #[arg(long, env = "HEXLANE_TIME_PROPERTY")]
+    pub time_property: Option<String>,
     /// Send every line as it is, valid or not.
     #[arg(long, env = "HEXLANE_UNCHECKED", value_parser = clap::builder::FalseyValueParser::new())]
     pub unchecked: bool,
@@ -290,6 +339,22 @@ impl PublishArgs {
     /// # Errors
     /// A sentence that names both.
     pub fn check(&self) -> Result<(), String> {
+        let is_events = |file: &PathBuf| self.format.unwrap_or_else(|| InputFormat::of(file)) == InputFormat::Events;
+        if self.unchecked && !self.files.iter().all(is_events) {
+            return Err("--unchecked sends lines as they are, and GeoJSON is made into events".into());
+        }
+        let property = [
+            ("--id-property", &self.id_property),
+            ("--version-property", &self.version_property),
+            ("--time-property", &self.time_property),
+        ]
+        .into_iter()
+        .find(|(_, property)| property.is_some());
+        if let Some((option, _)) = property
+            && self.files.iter().any(is_events)
+        {
+            return Err(format!("{option} is for GeoJSON features; say with --format what is in the files"));
+        }
         match (self.unchecked, self.dry_run, self.strict) {
             (true, true, _) => Err("--dry-run only checks, and --unchecked does not check".into()),
             (true, _, true) => Err("--strict stops at a line that is refused, and --unchecked refuses none".into()),
@@ -310,6 +375,26 @@ pub struct MigrateArgs {
     /// Show the SQL instead of running it.
     #[arg(long)]
     pub print: bool,
+}
+
+/// Options of `hexlane prune`.
+#[derive(Clone, Debug, Args)]
+pub struct PruneArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub redis: RedisArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub database: DatabaseArgs,
+    /// How long a tombstone protects its feature from events that come late.
+    #[arg(long, env = "HEXLANE_TOMBSTONE_RETENTION", default_value = "30d", value_parser = parse_pause)]
+    pub tombstone_retention: Duration,
+    /// How long an event_id is known.
+    #[arg(long, env = "HEXLANE_DEDUP_WINDOW", default_value = "30d", value_parser = parse_pause)]
+    pub dedup_window: Duration,
+    /// Only count.
+    #[arg(long, env = "HEXLANE_DRY_RUN", value_parser = clap::builder::FalseyValueParser::new())]
+    pub dry_run: bool,
 }
 
 /// Options of the commands that only show something.
@@ -365,6 +450,14 @@ fn parse_bytes(text: &str) -> Result<usize, String> {
         .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))
         .unwrap_or((text, 1));
     parse_positive(digits.trim())?.checked_mul(factor).ok_or_else(|| "too large".into())
+}
+
+/// More than a degree is no noise any more.
+fn parse_tolerance(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(degrees) if (0.0..=1.0).contains(&degrees) => Ok(degrees),
+        _ => Err("is a number of degrees from 0 to 1, such as 1e-9".into()),
+    }
 }
 
 /// Names become parts of keys: braces would move a key to another slot, blanks break redis-cli.

@@ -24,4 +24,5 @@ mod shutdown;
 mod smoke;
 mod storm;
 mod suites;
+mod validity;
 mod world;

@@ -1,6 +1,7 @@
 //! What people call, but for the worker itself.
 
 pub mod migrate;
+pub mod prune;
 pub mod publish;
 pub mod shard;
 pub mod status;
@@ -8,7 +9,10 @@ pub mod topology;
 
 use std::io::{self, BufRead, Read};
 
-/// One line of NDJSON input.
+/// What ends a line of NDJSON.
+const LINE_FEED: u8 = b'\n';
+
+/// One line of NDJSON input, or one record of another kind.
 enum Line {
     /// Its text, without the line's end.
     Text(Vec<u8>),
@@ -16,31 +20,37 @@ enum Line {
     TooLong,
 }
 
-/// Reads one line of at most `longest` bytes; `None` at the end.
-fn read_line(input: &mut impl BufRead, longest: usize) -> io::Result<Option<Line>> {
+impl Line {
+    fn is_blank(&self) -> bool {
+        matches!(self, Self::Text(text) if text.trim_ascii().is_empty())
+    }
+}
+
+/// Reads what ends with `end`, at most `longest` bytes; `None` at the end of the input.
+fn read_line(input: &mut impl BufRead, longest: usize, end: u8) -> io::Result<Option<Line>> {
     let mut text = Vec::new();
     // Both bytes of a line's end may follow the longest line.
     let limit = (longest as u64).saturating_add(2);
-    if input.by_ref().take(limit).read_until(b'\n', &mut text)? == 0 {
+    if input.by_ref().take(limit).read_until(end, &mut text)? == 0 {
         return Ok(None);
     }
-    let complete = text.pop_if(|last| *last == b'\n').is_some();
-    if complete {
+    let complete = text.pop_if(|last| *last == end).is_some();
+    if complete && end == LINE_FEED {
         text.pop_if(|last| *last == b'\r');
     }
     if text.len() > longest {
         if !complete {
-            skip_line(input)?;
+            skip_line(input, end)?;
         }
         return Ok(Some(Line::TooLong));
     }
     Ok(Some(Line::Text(text)))
 }
 
-fn skip_line(input: &mut impl BufRead) -> io::Result<()> {
+fn skip_line(input: &mut impl BufRead, end: u8) -> io::Result<()> {
     loop {
         let buffer = input.fill_buf()?;
-        let (used, found) = match buffer.iter().position(|byte| *byte == b'\n') {
+        let (used, found) = match buffer.iter().position(|byte| *byte == end) {
             Some(place) => (place + 1, true),
             None => (buffer.len(), buffer.is_empty()),
         };

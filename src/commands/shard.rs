@@ -2,7 +2,7 @@
 
 use std::io::{self, BufWriter, Write};
 
-use super::{Line, read_line};
+use super::{LINE_FEED, Line, read_line};
 use crate::cli::ShardArgs;
 use crate::shard::{Keys, Topology, route};
 use crate::stream::Stream;
@@ -31,7 +31,7 @@ pub async fn run(args: ShardArgs) -> Result<(), String> {
 fn show(keys: &Keys, topology: &Topology) -> io::Result<()> {
     let mut input = io::stdin().lock();
     let mut out = BufWriter::new(io::stdout().lock());
-    while let Some(line) = read_line(&mut input, LONGEST)? {
+    while let Some(line) = read_line(&mut input, LONGEST, LINE_FEED)? {
         let Line::Text(text) = line else { continue };
         if text.trim_ascii().is_empty() {
             continue;

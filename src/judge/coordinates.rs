@@ -5,8 +5,9 @@
 //! is too large that it is infinite; `serde_json` without `float_roundtrip` is a last digit off now
 //! and then, which would move vertices.
 
-use super::Fault;
+use super::antimeridian::is_crossing;
 use super::geometry::Position;
+use super::{Fault, Limits};
 use crate::event::Reason;
 
 /// What was noted while reading, to be told once the structure is known to be right.
@@ -25,7 +26,7 @@ pub(super) struct Coordinates<'t, 'f> {
     text: &'t str,
     at: usize,
     findings: &'f mut Findings,
-    max_vertices: usize,
+    limits: &'t Limits,
 }
 
 pub(super) fn bad(detail: impl Into<String>) -> Fault {
@@ -33,8 +34,8 @@ pub(super) fn bad(detail: impl Into<String>) -> Fault {
 }
 
 impl<'t, 'f> Coordinates<'t, 'f> {
-    pub(super) fn new(text: &'t str, findings: &'f mut Findings, max_vertices: usize) -> Self {
-        Self { text, at: 0, findings, max_vertices }
+    pub(super) fn new(text: &'t str, findings: &'f mut Findings, limits: &'t Limits) -> Self {
+        Self { text, at: 0, findings, limits }
     }
 
     /// A position, or `[]`, which is an empty point.
@@ -150,7 +151,7 @@ impl<'t, 'f> Coordinates<'t, 'f> {
             }
         }
         let [x, y, z] = ordinates;
-        self.note_position(Position { x, y, z }, count)
+        self.note_position(Position { x: self.forgive(x, 180.0), y: self.forgive(y, 90.0), z }, count)
     }
 
     /// Steps over the comma or the closing bracket; true for the bracket. Valid JSON has no third.
@@ -178,6 +179,12 @@ impl<'t, 'f> Coordinates<'t, 'f> {
         bytes.get(self.at).copied()
     }
 
+    /// What is beyond the limit by no more than the tolerance is on it.
+    fn forgive(&self, ordinate: f64, limit: f64) -> f64 {
+        let beyond = ordinate.abs() - limit;
+        if beyond > 0.0 && beyond <= self.limits.coordinate_tolerance { limit.copysign(ordinate) } else { ordinate }
+    }
+
     fn note_position(&mut self, position: Position, ordinates: usize) -> Result<Option<Position>, Fault> {
         if ordinates < 2 {
             return Err(bad("a position has one number; it takes a longitude and a latitude"));
@@ -187,8 +194,8 @@ impl<'t, 'f> Coordinates<'t, 'f> {
             return Err(bad("positions with and without a height are mixed"));
         }
         self.findings.vertices += 1;
-        if self.findings.vertices > self.max_vertices {
-            let detail = format!("more than the {} positions allowed", self.max_vertices);
+        if self.findings.vertices > self.limits.max_vertices {
+            let detail = format!("more than the {} positions allowed", self.limits.max_vertices);
             return Err(Fault::new(Reason::TooManyVertices, detail));
         }
         if !position.is_in_range() && self.findings.out_of_range.is_none() {
@@ -209,7 +216,7 @@ impl<'t, 'f> Coordinates<'t, 'f> {
         }
         for (from, to) in line.iter().zip(line.iter().skip(1)) {
             let span = (to.x - from.x).abs();
-            if span > 180.0 && span < 360.0 {
+            if is_crossing(span) {
                 self.findings.antimeridian = Some(format!(
                     "the edge from {} {} to {} {} spans {span} degrees of longitude; cut the geometry at the \
                      antimeridian, as RFC 7946 section 3.1.9 says",

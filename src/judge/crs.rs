@@ -48,15 +48,11 @@ pub(super) fn check(value: Option<&RawValue>) -> Result<(), Fault> {
     }
 }
 
-/// The member `crs` of a geometry, which RFC 7946 dropped: as it could only contradict the event,
-/// it has to say the same.
-pub(super) fn check_in_geometry(value: Option<&RawValue>) -> Result<(), Fault> {
+/// The member `crs` of a GeoJSON object, which RFC 7946 dropped: as it could only contradict the
+/// event, it has to say the same.
+pub(super) fn check_member(value: Option<&RawValue>) -> Result<(), Fault> {
     let Some(value) = json::not_null(value) else { return Ok(()) };
-    if named(value).is_some_and(|name| is_wgs84(&name)) {
-        Ok(())
-    } else {
-        Err(unsupported("the geometry's crs", value))
-    }
+    if named(value).is_some_and(|name| is_wgs84(&name)) { Ok(()) } else { Err(unsupported("the member crs", value)) }
 }
 
 /// The name in `"…"` or in `{"type":"name","properties":{"name":"…"}}`.

@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::coordinates::{Coordinates, Findings, bad};
-use super::{Fault, crs, json};
+use super::{Antimeridian, Fault, Limits, antimeridian, crs, json};
 use crate::event::Reason;
 
 /// How deep collections may hold collections.
@@ -48,14 +48,15 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Geometry {
     pub kind: Kind,
+    /// The position that decides the cell, also where pieces of what was cut come in another order.
+    pub first: Option<Position>,
     pub has_heights: bool,
     pub vertices: usize,
 }
 
-impl Geometry {
-    /// The position that decides the cell.
-    pub(super) fn first_position(&self) -> Option<&Position> {
-        let mut kind = &self.kind;
+impl Kind {
+    fn first_position(&self) -> Option<&Position> {
+        let mut kind = self;
         loop {
             return match kind {
                 Kind::Point(point) => Some(point),
@@ -75,29 +76,32 @@ impl Geometry {
 ///
 /// The structure is judged first, then whether there is anything in it, then the ranges, then the
 /// edges: so a geometry that is wrong in several ways gets the same reason wherever in it they are.
-pub(super) fn parse(text: &str, max_vertices: usize) -> Result<Geometry, Fault> {
+pub(super) fn parse(text: &str, limits: &Limits) -> Result<Geometry, Fault> {
     let mut findings = Findings::default();
-    let kind = object(text, &mut findings, max_vertices, 0)?;
+    let kind = object(text, &mut findings, limits, 0)?;
     if let Some(detail) = findings.empty {
         return Err(Fault::new(Reason::EmptyGeometry, detail));
     }
     if let Some(detail) = findings.out_of_range {
         return Err(Fault::new(Reason::CoordinateOutOfRange, detail));
     }
-    if let Some(detail) = findings.antimeridian {
-        return Err(Fault::new(Reason::Antimeridian, detail));
+    let first = kind.first_position().copied();
+    let geometry = Geometry { kind, first, has_heights: findings.heights == Some(true), vertices: findings.vertices };
+    match (findings.antimeridian, limits.antimeridian) {
+        (None, _) | (_, Antimeridian::Keep) => Ok(geometry),
+        (Some(detail), Antimeridian::Reject) => Err(Fault::new(Reason::Antimeridian, detail)),
+        (Some(_), Antimeridian::Split) => antimeridian::split(geometry),
     }
-    Ok(Geometry { kind, has_heights: findings.heights == Some(true), vertices: findings.vertices })
 }
 
 const NAMES: [&str; 8] = ["type", "coordinates", "geometries", "crs", "bbox", "geometry", "properties", "features"];
 
-fn object(text: &str, findings: &mut Findings, max_vertices: usize, depth: usize) -> Result<Kind, Fault> {
+fn object(text: &str, findings: &mut Findings, limits: &Limits, depth: usize) -> Result<Kind, Fault> {
     if !text.starts_with('{') {
         return Err(bad("a geometry is not an object"));
     }
     if let Some((kind, coordinates)) = only_type_and_coordinates(text) {
-        return simple(kind, Coordinates::new(coordinates, findings, max_vertices));
+        return simple(kind, Coordinates::new(coordinates, findings, limits));
     }
     let (members, result) = json::members(text, &NAMES);
     result.map_err(|error| bad(format!("the geometry cannot be read: {error}")))?;
@@ -105,7 +109,7 @@ fn object(text: &str, findings: &mut Findings, max_vertices: usize, depth: usize
         return Err(bad(format!("the geometry's member {name} stands twice")));
     }
     let [kind, coordinates, geometries, crs, bbox, geometry, properties, features] = members.values;
-    crs::check_in_geometry(crs)?;
+    crs::check_member(crs)?;
     if geometry.or(properties).or(features).is_some() {
         // RFC 7946 section 7.1 forbids it: the object would be read as a Feature by some.
         return Err(bad("a geometry must not have a member geometry, properties or features"));
@@ -115,12 +119,12 @@ fn object(text: &str, findings: &mut Findings, max_vertices: usize, depth: usize
     let kind = json::string(kind).ok_or_else(|| bad("the geometry's type is not a string"))?;
     if kind == "GeometryCollection" {
         let members = geometries.ok_or_else(|| bad("geometries is missing"))?;
-        return collection(members, findings, max_vertices, depth + 1);
+        return collection(members, findings, limits, depth + 1);
     }
     let Some(coordinates) = coordinates else {
         return Err(if is_simple_type(&kind) { bad("coordinates is missing") } else { unknown_type(&kind) });
     };
-    simple(&kind, Coordinates::new(coordinates.get(), findings, max_vertices))
+    simple(&kind, Coordinates::new(coordinates.get(), findings, limits))
 }
 
 /// What most geometries look like: these two members in this order, without white space or escapes.
@@ -153,7 +157,7 @@ fn unknown_type(kind: &str) -> Fault {
     bad(format!("{shown:?} is none of the seven geometry types; capitals matter"))
 }
 
-fn collection(members: &RawValue, findings: &mut Findings, max_vertices: usize, depth: usize) -> Result<Kind, Fault> {
+fn collection(members: &RawValue, findings: &mut Findings, limits: &Limits, depth: usize) -> Result<Kind, Fault> {
     if depth > MAX_COLLECTION_DEPTH {
         return Err(bad(format!("collections nest deeper than {MAX_COLLECTION_DEPTH}")));
     }
@@ -161,7 +165,7 @@ fn collection(members: &RawValue, findings: &mut Findings, max_vertices: usize, 
     if members.is_empty() {
         findings.empty.get_or_insert("a collection has no members");
     }
-    let members = members.into_iter().map(|member| object(member.get(), findings, max_vertices, depth));
+    let members = members.into_iter().map(|member| object(member.get(), findings, limits, depth));
     Ok(Kind::Collection(members.collect::<Result<_, _>>()?))
 }
 

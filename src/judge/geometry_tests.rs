@@ -1,19 +1,23 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::geometry::parse;
-use super::{encode, validity};
+use super::{Limits, encode, validity};
 use crate::event::Reason;
+
+fn most(max_vertices: usize) -> Limits {
+    Limits { max_vertices, ..Limits::default() }
+}
 
 /// The footprint in hex.
 fn taken(text: &str) -> String {
-    let geometry = parse(text, 1000).unwrap_or_else(|fault| panic!("{text}: {fault:?}"));
+    let geometry = parse(text, &most(1000)).unwrap_or_else(|fault| panic!("{text}: {fault:?}"));
     let shape = encode::encode(&geometry).unwrap();
     validity::check(&geometry, &shape.footprint).unwrap_or_else(|fault| panic!("{text}: {fault:?}"));
     shape.footprint.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn refused(text: &str) -> (Reason, String) {
-    let verdict = parse(text, 1000).and_then(|geometry| {
+    let verdict = parse(text, &most(1000)).and_then(|geometry| {
         let shape = encode::encode(&geometry)?;
         validity::check(&geometry, &shape.footprint)
     });
@@ -63,14 +67,14 @@ fn takes_all_seven_types() {
 #[test]
 fn members_of_a_collection_carry_no_srid_of_their_own() {
     let text = collection(&[&of("Point", "[1,2,3,9]"), &of("MultiLineString", "[[[0,0,1],[1,1,2]]]")]);
-    let shape = encode::encode(&parse(&text, 10).unwrap()).unwrap();
+    let shape = encode::encode(&parse(&text, &most(10)).unwrap()).unwrap();
     let hex: String = shape.with_heights.unwrap().iter().map(|b| format!("{b:02x}")).collect();
     assert_eq!(
         hex,
         "01070000a0e6100000020000000101000080000000000000f03f0000000000000040000000000000084001050000800100000001020000\
          800200000000000000000000000000000000000000000000000000f03f000000000000f03f000000000000f03f0000000000000040"
     );
-    assert_eq!(parse(&of("Point", "[1,2]"), 10).map(|g| encode::encode(&g).unwrap().with_heights), Ok(None));
+    assert_eq!(parse(&of("Point", "[1,2]"), &most(10)).map(|g| encode::encode(&g).unwrap().with_heights), Ok(None));
 }
 
 #[test]
@@ -173,8 +177,8 @@ fn ranges_and_edges_are_judged_after_the_structure() {
 fn positions_are_counted_over_all_members() {
     let member = of("MultiPoint", "[[1,2],[1,2]]");
     let text = collection(&[&member, &member]);
-    assert!(parse(&text, 4).is_ok());
-    assert_eq!(parse(&text, 3).unwrap_err().reason, Reason::TooManyVertices);
+    assert!(parse(&text, &most(4)).is_ok());
+    assert_eq!(parse(&text, &most(3)).unwrap_err().reason, Reason::TooManyVertices);
 }
 
 #[test]

@@ -11,10 +11,10 @@ use serde_json::value::RawValue;
 pub(crate) const MAX_DEPTH: usize = 128;
 
 /// The members of interest of one object, in the order of the names asked for, as they are written.
-pub(crate) struct Members<'t, const N: usize> {
+pub(crate) struct Members<'t, 'n, const N: usize> {
     pub values: [Option<&'t RawValue>; N],
     /// A name that stood twice; the first value is kept.
-    pub twice: Option<&'static str>,
+    pub twice: Option<&'n str>,
 }
 
 /// Reads `text`, which has to be one JSON object. What was read up to an error is in `members` all
@@ -22,10 +22,10 @@ pub(crate) struct Members<'t, const N: usize> {
 ///
 /// The whole text is checked against the grammar of RFC 8259, skipped members included; names may
 /// be written with escapes. Does not recurse, however deep the text nests.
-pub(crate) fn members<'t, const N: usize>(
+pub(crate) fn members<'t, 'n, const N: usize>(
     text: &'t str,
-    names: &[&'static str; N],
-) -> (Members<'t, N>, serde_json::Result<()>) {
+    names: &[&'n str; N],
+) -> (Members<'t, 'n, N>, serde_json::Result<()>) {
     let mut members = Members { values: [None; N], twice: None };
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let result = deserializer.deserialize_map(Collect { names, members: &mut members, expected: 0 });
@@ -33,14 +33,14 @@ pub(crate) fn members<'t, const N: usize>(
     (members, result)
 }
 
-struct Collect<'m, 't, const N: usize> {
-    names: &'m [&'static str; N],
-    members: &'m mut Members<'t, N>,
+struct Collect<'m, 't, 'n, const N: usize> {
+    names: &'m [&'n str; N],
+    members: &'m mut Members<'t, 'n, N>,
     /// Where the next name is looked for first: producers write members in one order.
     expected: usize,
 }
 
-impl<const N: usize> Collect<'_, '_, N> {
+impl<const N: usize> Collect<'_, '_, '_, N> {
     fn place_of(&mut self, name: &str) -> Option<usize> {
         let (before, after) = self.names.split_at_checked(self.expected)?;
         let found = after.iter().position(|known| *known == name).map(|place| place + before.len());
@@ -50,7 +50,7 @@ impl<const N: usize> Collect<'_, '_, N> {
     }
 }
 
-impl<'t, const N: usize> Visitor<'t> for Collect<'_, 't, N> {
+impl<'t, const N: usize> Visitor<'t> for Collect<'_, 't, '_, N> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

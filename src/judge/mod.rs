@@ -8,9 +8,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use h3o::{CellIndex, LatLng, Resolution};
+use serde_json::value::RawValue;
 
 use crate::event::{Event, Op, Reason, Rejection, Shape};
 
+mod antimeridian;
 mod coordinates;
 mod crs;
 mod decode;
@@ -38,11 +40,33 @@ pub struct Limits {
     pub max_vertices: usize,
     /// How far an observation may be ahead of the clock.
     pub max_clock_skew: Duration,
+    /// What becomes of shapes that cross the antimeridian.
+    pub antimeridian: Antimeridian,
+    /// How far beyond ±180 and ±90 an ordinate is taken for ±180 or ±90, in degrees.
+    pub coordinate_tolerance: f64,
+}
+
+/// What becomes of a shape with an edge that spans more than 180° and less than 360° of longitude:
+/// it means to go the other way round, across the antimeridian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Antimeridian {
+    /// It is refused.
+    Reject,
+    /// It is cut there, as RFC 7946 section 3.1.9 asks.
+    Split,
+    /// It is stored as it is, and lies round the whole world.
+    Keep,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_event_bytes: 4 << 20, max_vertices: 100_000, max_clock_skew: Duration::from_secs(300) }
+        Self {
+            max_event_bytes: 4 << 20,
+            max_vertices: 100_000,
+            max_clock_skew: Duration::from_secs(300),
+            antimeridian: Antimeridian::Reject,
+            coordinate_tolerance: 0.0,
+        }
     }
 }
 
@@ -118,14 +142,19 @@ fn shape(
             format!("{} needs a geometry; only a delete goes without", fields.op.as_str()),
         ));
     };
-    let geometry = geometry::parse(text, limits.max_vertices)?;
+    let geometry = geometry::parse(text, limits)?;
     let shape = encode::encode(&geometry)?;
     validity::check(&geometry, &shape.footprint)?;
     let cell = match fields.cell {
         Some(_) => None,
-        None => geometry.first_position().and_then(|first| cell_at(first.x, first.y, resolution)),
+        None => geometry.first.and_then(|first| cell_at(first.x, first.y, resolution)),
     };
     Ok((Some(shape), cell))
+}
+
+/// The member `crs` that GeoJSON had before RFC 7946, of a feature or a collection.
+pub(crate) fn check_member_crs(crs: Option<&RawValue>) -> Result<(), Box<Rejection>> {
+    crs::check_member(crs).map_err(|fault| Box::new(Rejection::new(fault.reason, fault.detail)))
 }
 
 /// The cell of a place; none where longitude or latitude are out of range.

@@ -1,32 +1,53 @@
-//! A proof of validity for polygons of any size in n log n: rings that touch nowhere, neither
-//! themselves nor each other, and lie inside one another as shells and holes should.
+//! A proof for polygons of any size in n log n. Valid are rings that touch nowhere, neither
+//! themselves nor each other, and lie inside one another as shells and holes should; invalid is a
+//! ring that touches itself, and are rings that cross or run along each other.
 //!
 //! The sweep of Shamos and Hoey (Geometric intersection problems, 1976,
-//! <https://doi.org/10.1109/SFCS.1976.16>), with exact predicates. It says nothing about rings that
-//! do touch, which may be valid all the same. What GEOS needs minutes for, jagged rings of which
-//! every edge lies near every other, takes this no longer than smooth ones.
+//! <https://doi.org/10.1109/SFCS.1976.16>), with exact predicates. It ends with the first contact, and
+//! says nothing about rings that touch others in a point, which may be valid or not. What GEOS needs
+//! minutes for, jagged rings of which every edge lies near every other, takes this no longer than
+//! smooth ones.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use geo::kernels::{Kernel, Orientation, RobustKernel};
+use geo::line_intersection::{LineIntersection, line_intersection};
 use geo::{Coord, Intersects, Line};
 
 use super::geometry::Position;
 
-/// True only if the polygons, together, are certainly valid.
-pub(super) fn are_apart(polygons: &[Vec<Vec<Position>>]) -> bool {
+/// What the sweep can tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Finding {
+    /// Certainly valid.
+    Valid,
+    /// Certainly not: what GEOS calls it, and where it is.
+    Fault(&'static str, Coord),
+    /// Neither.
+    Unsure,
+}
+
+const SELF_INTERSECTION: &str = "Self-intersection";
+const RING_SELF_INTERSECTION: &str = "Ring Self-intersection";
+
+/// Looks at all polygons of one geometry together.
+pub(super) fn judge(polygons: &[Vec<Vec<Position>>]) -> Finding {
     let mut rings = Vec::new();
     for polygon in polygons {
         let shell = rings.len();
         for (place, positions) in polygon.iter().enumerate() {
-            let Some(corners) = corners(positions) else { return false };
+            let Some(corners) = corners(positions) else { return Finding::Unsure };
             rings.push(Ring { corners, shell: (place > 0).then_some(shell), runs_left: false, around: None });
         }
     }
     let mut sweep = Sweep { rings, active: BTreeSet::new() };
-    sweep.touches_nothing() && sweep.nests_well()
+    match sweep.run() {
+        Err(contact) => contact,
+        Ok(()) if sweep.nests_well() => Finding::Valid,
+        Ok(()) => Finding::Unsure,
+    }
 }
 
 /// The ring without its closing position and without repetitions.
@@ -71,34 +92,49 @@ struct Edge {
 impl Sweep {
     /// Meets every corner from left to right. An edge can touch only what is its neighbour on the
     /// sweep line just before, so that it is enough to look at new neighbours.
-    fn touches_nothing(&mut self) -> bool {
+    fn run(&mut self) -> Result<(), Finding> {
         let mut meetings: Vec<(Coord, usize, usize)> = Vec::new();
         for (ring, Ring { corners, .. }) in self.rings.iter().enumerate() {
             meetings.extend(corners.iter().enumerate().map(|(corner, place)| (*place, ring, corner)));
         }
-        meetings.sort_unstable_by(|a, b| order(a.0, b.0));
-        if meetings.windows(2).any(|pair| matches!(pair, [a, b] if a.0 == b.0)) {
-            return false;
+        meetings.sort_unstable_by(|a, b| order(a.0, b.0).then(a.1.cmp(&b.1)));
+        let mut pairs = meetings.windows(2).filter_map(|pair| <&[_; 2]>::try_from(pair).ok());
+        if let Some([twice, _]) = pairs.clone().find(|[a, b]| a.0 == b.0 && a.1 == b.1) {
+            return Err(Finding::Fault(RING_SELF_INTERSECTION, twice.0));
+        }
+        if pairs.any(|[a, b]| a.0 == b.0) {
+            return Err(Finding::Unsure);
         }
         let mut met = vec![false; self.rings.len()];
-        meetings.into_iter().all(|(place, ring, corner)| {
+        for (place, ring, corner) in meetings {
             let (Some(into), Some(out)) = (self.edge_into(ring, corner), self.edge_out(ring, corner)) else {
-                return false;
+                return Err(Finding::Unsure);
             };
             let is_first = !std::mem::replace(&mut met[ring], true);
-            match (into.right == place, out.right == place) {
-                (true, true) => !into.folds(&out) && self.close(&into, &out),
-                (true, false) => self.active.remove(&into) && self.open(out),
-                (false, true) => self.active.remove(&out) && self.open(into),
-                (false, false) if into.folds(&out) => false,
+            let (ends, begins) = (into.right == place, out.right == place);
+            if ends == begins && into.folds(&out) {
+                return Err(Finding::Fault(SELF_INTERSECTION, place));
+            }
+            match (ends, begins) {
+                (true, true) => self.close(&into, &out)?,
+                (true, false) => {
+                    self.remove(&into)?;
+                    self.open(out)?;
+                }
+                (false, true) => {
+                    self.remove(&out)?;
+                    self.open(into)?;
+                }
                 (false, false) => {
                     if is_first {
                         self.place_ring(ring, &into, &out);
                     }
-                    self.open(into) && self.open(out)
+                    self.open(into)?;
+                    self.open(out)?;
                 }
             }
-        })
+        }
+        Ok(())
     }
 
     fn edge_out(&self, ring: usize, corner: usize) -> Option<Edge> {
@@ -128,33 +164,53 @@ impl Sweep {
         }
     }
 
-    fn open(&mut self, edge: Edge) -> bool {
+    fn open(&mut self, edge: Edge) -> Result<(), Finding> {
         let below = self.active.range(..&edge).next_back();
         let above = self.active.range((Bound::Excluded(&edge), Bound::Unbounded)).next();
-        let is_apart = [below, above].into_iter().flatten().all(|other| self.is_apart(&edge, other));
-        is_apart && self.active.insert(edge)
+        for other in [below, above].into_iter().flatten() {
+            self.look(&edge, other)?;
+        }
+        if self.active.insert(edge) { Ok(()) } else { Err(Finding::Unsure) }
     }
 
-    fn close(&mut self, one: &Edge, other: &Edge) -> bool {
-        if !self.active.remove(one) || !self.active.remove(other) {
-            return false;
-        }
+    fn remove(&mut self, edge: &Edge) -> Result<(), Finding> {
+        if self.active.remove(edge) { Ok(()) } else { Err(Finding::Unsure) }
+    }
+
+    fn close(&mut self, one: &Edge, other: &Edge) -> Result<(), Finding> {
+        self.remove(one)?;
+        self.remove(other)?;
         let (low, high) = if one < other { (one, other) } else { (other, one) };
         let below = self.active.range(..low).next_back();
         let above = self.active.range((Bound::Excluded(high), Bound::Unbounded)).next();
         match (below, above) {
-            (Some(below), Some(above)) => self.is_apart(below, above),
-            _ => true,
+            (Some(below), Some(above)) => self.look(below, above),
+            _ => Ok(()),
         }
     }
 
-    /// Edges that follow each other share their corner, and have been looked at there.
-    fn is_apart(&self, a: &Edge, b: &Edge) -> bool {
+    /// Whether two edges have a contact, and which. Those that follow each other share their corner,
+    /// and have been looked at there.
+    fn look(&self, a: &Edge, b: &Edge) -> Result<(), Finding> {
         let follows = |from: &Edge, to: &Edge| {
             let corners = self.rings.get(from.ring).map_or(0, |ring| ring.corners.len());
             from.ring == to.ring && (from.corner + 1 == to.corner || (from.corner + 1 == corners && to.corner == 0))
         };
-        follows(a, b) || follows(b, a) || !a.line().intersects(&b.line())
+        if follows(a, b) || follows(b, a) || !a.line().intersects(&b.line()) {
+            return Ok(());
+        }
+        Err(match line_intersection(a.line(), b.line()) {
+            Some(LineIntersection::SinglePoint { intersection, is_proper: true }) => {
+                Finding::Fault(SELF_INTERSECTION, intersection)
+            }
+            Some(LineIntersection::Collinear { intersection }) if intersection.start != intersection.end => {
+                Finding::Fault(SELF_INTERSECTION, intersection.start)
+            }
+            Some(LineIntersection::SinglePoint { intersection, .. }) if a.ring == b.ring => {
+                Finding::Fault(RING_SELF_INTERSECTION, intersection)
+            }
+            _ => Finding::Unsure,
+        })
     }
 
     /// Every hole in its own shell, every shell in nothing or in a hole of another polygon.

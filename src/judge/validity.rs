@@ -5,8 +5,9 @@ use geo::kernels::{Kernel, Orientation, RobustKernel};
 use geo::{Coord, Intersects, Line};
 use geos::Geom;
 
+use super::Fault;
 use super::geometry::{Geometry, Kind, Position};
-use super::{Fault, sweep};
+use super::sweep::{self, Finding};
 use crate::event::Reason;
 
 /// Up to here looking at every pair of edges is quicker than sweeping.
@@ -14,18 +15,31 @@ const QUICK_PROOF_POSITIONS: usize = 100;
 
 /// Judges `footprint`, the two-dimensional EWKB of `geometry`: exactly what will be stored.
 pub(super) fn check(geometry: &Geometry, footprint: &[u8]) -> Result<(), Fault> {
-    if is_proven(&geometry.kind) { Ok(()) } else { ask_geos(footprint) }
+    match prove(&geometry.kind) {
+        Finding::Valid => Ok(()),
+        Finding::Fault(what, place) => {
+            Err(Fault::new(Reason::InvalidTopology, format!("{what} at {} {}", place.x, place.y)))
+        }
+        Finding::Unsure => ask_geos(footprint),
+    }
 }
 
-/// True only for what is certainly valid; false means that GEOS has to say.
-fn is_proven(kind: &Kind) -> bool {
+/// What is certain without GEOS.
+fn prove(kind: &Kind) -> Finding {
+    let valid_if = |proven: bool| if proven { Finding::Valid } else { Finding::Unsure };
     match kind {
-        Kind::Point(_) | Kind::MultiPoint(_) => true,
-        Kind::LineString(line) => has_two_places(line),
-        Kind::MultiLineString(lines) => lines.iter().all(|line| has_two_places(line)),
-        Kind::Polygon(rings) => are_proven_polygons(std::slice::from_ref(rings)),
-        Kind::MultiPolygon(polygons) => are_proven_polygons(polygons),
-        Kind::Collection(members) => members.iter().all(is_proven),
+        Kind::Point(_) | Kind::MultiPoint(_) => Finding::Valid,
+        Kind::LineString(line) => valid_if(has_two_places(line)),
+        Kind::MultiLineString(lines) => valid_if(lines.iter().all(|line| has_two_places(line))),
+        Kind::Polygon(rings) => prove_polygons(std::slice::from_ref(rings)),
+        Kind::MultiPolygon(polygons) => prove_polygons(polygons),
+        Kind::Collection(members) => {
+            members.iter().map(prove).fold(Finding::Valid, |before, member| match (before, member) {
+                (Finding::Fault(..), _) => before,
+                (_, Finding::Fault(..)) | (Finding::Valid, _) => member,
+                (Finding::Unsure, _) => before,
+            })
+        }
     }
 }
 
@@ -33,13 +47,15 @@ fn has_two_places(line: &[Position]) -> bool {
     line.iter().zip(line.iter().skip(1)).any(|(a, b)| a.x != b.x || a.y != b.y)
 }
 
-fn are_proven_polygons(polygons: &[Vec<Vec<Position>>]) -> bool {
-    match polygons {
-        [rings] if matches!(rings.as_slice(), [shell] if shell.len() <= QUICK_PROOF_POSITIONS) => {
-            rings.first().is_some_and(|shell| touches_itself_nowhere(shell))
-        }
-        _ => sweep::are_apart(polygons),
+fn prove_polygons(polygons: &[Vec<Vec<Position>>]) -> Finding {
+    if let [rings] = polygons
+        && let [shell] = rings.as_slice()
+        && shell.len() <= QUICK_PROOF_POSITIONS
+        && touches_itself_nowhere(shell)
+    {
+        return Finding::Valid;
     }
+    sweep::judge(polygons)
 }
 
 /// A ring that nowhere touches itself bounds a valid polygon. Every pair of edges is looked at: no
@@ -129,22 +145,32 @@ mod tests {
     }
 
     fn verdict(kind: &Kind) -> Result<(), Fault> {
-        let geometry = Geometry { kind: kind.clone(), has_heights: false, vertices: 1 };
+        let geometry = Geometry { kind: kind.clone(), first: None, has_heights: false, vertices: 1 };
         ask_geos(&encode::encode(&geometry).unwrap().footprint)
     }
 
-    /// Whoever proves must prove nothing that GEOS refuses, and most of what it takes.
-    fn compare(shapes: impl Iterator<Item = Kind>, proves: impl Fn(&Kind) -> bool) -> (u32, u32) {
-        let (mut proven, mut valid) = (0, 0);
+    /// Shapes that are proven to be valid, that are; that are proven not to be, that are not.
+    type Counts = [u32; 4];
+
+    /// Whoever proves must prove nothing that GEOS sees otherwise.
+    fn compare(shapes: impl Iterator<Item = Kind>, judge: impl Fn(&Kind) -> Finding) -> Counts {
+        let mut counts = [0; 4];
         for kind in shapes {
             let verdict = verdict(&kind);
-            valid += u32::from(verdict.is_ok());
-            if proves(&kind) {
-                proven += 1;
-                assert_eq!(verdict, Ok(()), "{kind:?}");
+            counts[if verdict.is_ok() { 1 } else { 3 }] += 1;
+            match judge(&kind) {
+                Finding::Valid => {
+                    counts[0] += 1;
+                    assert_eq!(verdict, Ok(()), "{kind:?}");
+                }
+                Finding::Fault(..) => {
+                    counts[2] += 1;
+                    assert!(verdict.is_err(), "{kind:?}");
+                }
+                Finding::Unsure => {}
             }
         }
-        (proven, valid)
+        counts
     }
 
     #[test]
@@ -154,8 +180,9 @@ mod tests {
             let step = STEPS[random.random_range(0..2)];
             Kind::Polygon(vec![ring(&mut random, step, 5)])
         });
-        let (proven, valid) = compare(shapes, is_proven);
+        let [proven, valid, refuted, invalid] = compare(shapes, prove);
         assert!(proven > 1000 && proven * 10 > valid * 9, "{proven} proven of {valid}");
+        assert!(refuted > 1000 && refuted * 10 > invalid * 8, "{refuted} refuted of {invalid}");
     }
 
     #[test]
@@ -174,12 +201,13 @@ mod tests {
                 _ => Kind::MultiPolygon(vec![vec![small(&mut random)], vec![small(&mut random)]]),
             }
         });
-        let (proven, valid) = compare(shapes, |kind| match kind {
-            Kind::Polygon(rings) => sweep::are_apart(std::slice::from_ref(rings)),
-            Kind::MultiPolygon(polygons) => sweep::are_apart(polygons),
-            _ => false,
+        let [proven, valid, refuted, invalid] = compare(shapes, |kind| match kind {
+            Kind::Polygon(rings) => sweep::judge(std::slice::from_ref(rings)),
+            Kind::MultiPolygon(polygons) => sweep::judge(polygons),
+            _ => Finding::Unsure,
         });
         assert!(proven > 1000 && proven * 2 > valid, "{proven} proven of {valid}");
+        assert!(refuted > 1000 && refuted * 2 > invalid, "{refuted} refuted of {invalid}");
     }
 
     #[test]
@@ -190,7 +218,10 @@ mod tests {
             Position { x: radius * angle.cos(), y: radius * angle.sin(), z: 0.0 }
         };
         let ring: Vec<_> = (0..50_000).chain([0]).map(place).collect();
-        assert!(is_proven(&Kind::Polygon(vec![ring])));
+        assert_eq!(prove(&Kind::Polygon(vec![ring.clone()])), Finding::Valid);
+        let mut crossed = ring;
+        crossed.swap(20_000, 20_300);
+        assert!(matches!(prove(&Kind::Polygon(vec![crossed])), Finding::Fault(..)));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 pub mod migrate;
 mod parameter;
+pub mod prune;
 pub mod statement;
 
 use std::str::FromStr;

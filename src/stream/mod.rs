@@ -6,6 +6,7 @@
 
 pub mod entry;
 pub mod membership;
+pub mod oldest;
 pub mod pending;
 pub mod publish;
 pub mod reader;

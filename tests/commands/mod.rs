@@ -2,7 +2,9 @@
 
 mod migrate;
 mod passwords;
+mod prune;
 mod publish;
+mod publish_geojson;
 mod settings;
 mod shard;
 mod status;

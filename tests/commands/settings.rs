@@ -29,6 +29,10 @@ async fn wrong_usage_exits_with_2() {
         &["publish", "--shard-by", "colour"],
         &["publish", "--dry-run", "--unchecked"],
         &["publish", "--strict", "--unchecked"],
+        &["publish", "--format", "shapefile"],
+        &["publish", "--id-property", "code"],
+        &["publish", "--time-property", "seen", "parks.geojson", "more.ndjson"],
+        &["publish", "--unchecked", "parks.geojsonl"],
         &["publish", "--max-event-bytes", "4 parsecs"],
         &["status", "--log-format", "xml"],
     ] {

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- KEYS[1] stream; ARGV[1] group, ARGV[2] an entry id, 0-0 for none, ARGV[3] entries, at the most.
 -- Removes entries below ARGV[2] that no group on the stream needs; found and removed in one step.
--- Answers the id below which no group needs anything (0-0 without a group of ours, which would begin
+-- Answers the id below which no group needs anything, the id after the last one delivered where
+-- nothing is pending (0-0 without a group of ours, which would begin
 -- at the start), how many were removed, whether there are more, and whether the server is nearly full.
 local function pairs_of(list)
   local map = {}
@@ -19,11 +20,17 @@ local function is_below(a, b)
   if ams ~= bms then return is_less(ams, bms) end
   return is_less(aseq, bseq)
 end
+local function after(id)
+  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+  -- Beyond that a Lua number skips some; then the entry itself stays.
+  if #seq > 15 then return id end
+  return ms .. '-' .. string.format('%d', tonumber(seq) + 1)
+end
 local needed, is_ours_there = nil, false
 if redis.call('EXISTS', KEYS[1]) == 1 then
   for _, fields in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
     local group = pairs_of(fields)
-    local of_group = group['last-delivered-id']
+    local of_group = after(group['last-delivered-id'])
     if group['pending'] > 0 then
       local oldest = redis.call('XPENDING', KEYS[1], group['name'])[2]
       if is_below(oldest, of_group) then of_group = oldest end

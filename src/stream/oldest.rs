@@ -1,0 +1,71 @@
+//! What lies longest in the streams, and may still be written.
+
+use super::{Stream, script};
+use crate::event::EntryId;
+use crate::failure::{Failure, Target};
+
+/// The most that a topology can have.
+const MOST_SHARDS: u16 = 1000;
+/// Dead letters in one step.
+const PAGE: usize = 50;
+
+/// The oldest thing that can be delivered or sent back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Oldest {
+    /// When it entered; of a dead letter, the id of the entry that it was.
+    pub entered: EntryId,
+    /// The stream where it lies.
+    pub stream: String,
+    /// Its id there.
+    pub id: String,
+}
+
+impl Stream {
+    /// Looks through the events and the dead letters of every shard that there may have been; what
+    /// lies beyond the topology counts as well.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`]; [`crate::failure::Class::Fatal`] where there is no topology: an
+    /// empty namespace is more likely a wrong one.
+    pub async fn oldest(&self) -> Result<Option<Oldest>, Failure> {
+        let topology = self.keys.topology();
+        let exists: bool = self.ask("looking for the topology", redis::cmd("EXISTS").arg(&topology)).await?;
+        if !exists {
+            let remedy = "check --redis-url and --namespace; no worker has ever run there";
+            return Err(Failure::fatal(Target::Redis, "topology", format!("there is no {topology}"), remedy));
+        }
+        let mut oldest = None;
+        for shard in 0..MOST_SHARDS {
+            // An entry that comes back from the dead letters meanwhile shows in the second look.
+            for found in
+                [self.oldest_event(shard).await?, self.oldest_letter(shard).await?, self.oldest_event(shard).await?]
+            {
+                oldest = [oldest, found].into_iter().flatten().min_by_key(|oldest: &Oldest| oldest.entered);
+            }
+        }
+        Ok(oldest)
+    }
+
+    async fn oldest_event(&self, shard: u16) -> Result<Option<Oldest>, Failure> {
+        let stream = self.keys.events(shard);
+        let mut command = redis::cmd("XRANGE");
+        command.arg(&stream).arg("-").arg("+").arg("COUNT").arg(1);
+        let first: Vec<(String, redis::Value)> = self.ask("looking for the oldest entry", &command).await?;
+        let oldest = |(id, _): (String, _)| Some(Oldest { entered: EntryId::parse(id.as_bytes())?, stream, id });
+        Ok(first.into_iter().next().and_then(oldest))
+    }
+
+    async fn oldest_letter(&self, shard: u16) -> Result<Option<Oldest>, Failure> {
+        let stream = self.keys.dead(shard);
+        let (mut oldest, mut start): (Option<Oldest>, _) = (None, "-".to_owned());
+        loop {
+            let mut command = script(include_str!("lua/oldest.lua"), std::slice::from_ref(&stream));
+            let (id, source, last): (String, String, String) =
+                self.ask("looking through dead letters", command.arg(start).arg(PAGE)).await?;
+            let Some(entered) = EntryId::parse(source.as_bytes()) else { return Ok(oldest) };
+            let found = Oldest { entered, stream: stream.clone(), id };
+            oldest = [oldest, Some(found)].into_iter().flatten().min_by_key(|oldest| oldest.entered);
+            start = format!("({last}");
+        }
+    }
+}
