@@ -12,6 +12,9 @@ use serde_json::value::RawValue;
 
 use crate::judge::{cell_at, json, parse_cell};
 
+/// The most shards that a topology can have.
+pub const MOST_SHARDS: u16 = 1000;
+
 /// What spreads the events over the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardBy {

@@ -32,10 +32,10 @@ fn show(keys: &Keys, topology: &Topology) -> io::Result<()> {
     let mut input = io::stdin().lock();
     let mut out = BufWriter::new(io::stdout().lock());
     while let Some(line) = read_line(&mut input, LONGEST, LINE_FEED)? {
-        let Line::Text(text) = line else { continue };
-        if text.trim_ascii().is_empty() {
+        if line.is_blank() {
             continue;
         }
+        let Line::Text(text) = line else { continue };
         let route = route(&text, topology);
         // A tab or a line's end inside an id would make two columns or lines of it.
         let feature_id: String = route.feature_id.as_deref().unwrap_or("-").chars().flat_map(shown).collect();

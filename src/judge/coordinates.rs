@@ -218,8 +218,7 @@ impl<'t, 'f> Coordinates<'t, 'f> {
             let span = (to.x - from.x).abs();
             if is_crossing(span) {
                 self.findings.antimeridian = Some(format!(
-                    "the edge from {} {} to {} {} spans {span} degrees of longitude; cut the geometry at the \
-                     antimeridian, as RFC 7946 section 3.1.9 says",
+                    "the edge from {} {} to {} {} spans {span} degrees of longitude",
                     from.x, from.y, to.x, to.y
                 ));
                 return;

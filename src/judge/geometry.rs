@@ -89,7 +89,7 @@ pub(super) fn parse(text: &str, limits: &Limits) -> Result<Geometry, Fault> {
     let geometry = Geometry { kind, first, has_heights: findings.heights == Some(true), vertices: findings.vertices };
     match (findings.antimeridian, limits.antimeridian) {
         (None, _) | (_, Antimeridian::Keep) => Ok(geometry),
-        (Some(detail), Antimeridian::Reject) => Err(Fault::new(Reason::Antimeridian, detail)),
+        (Some(why), Antimeridian::Reject) => Err(antimeridian::refused(&why)),
         (Some(_), Antimeridian::Split) => antimeridian::split(geometry),
     }
 }

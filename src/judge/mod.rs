@@ -25,6 +25,8 @@ mod time;
 mod validity;
 
 #[cfg(test)]
+mod antimeridian_tests;
+#[cfg(test)]
 mod decode_tests;
 #[cfg(test)]
 mod geometry_tests;

@@ -3,9 +3,8 @@
 use super::{Stream, script};
 use crate::event::EntryId;
 use crate::failure::{Failure, Target};
+use crate::shard::MOST_SHARDS;
 
-/// The most that a topology can have.
-const MOST_SHARDS: u16 = 1000;
 /// Dead letters in one step.
 const PAGE: usize = 50;
 
@@ -59,13 +58,16 @@ impl Stream {
         let stream = self.keys.dead(shard);
         let (mut oldest, mut start): (Option<Oldest>, _) = (None, "-".to_owned());
         loop {
-            let mut command = script(include_str!("lua/oldest.lua"), std::slice::from_ref(&stream));
-            let (id, source, last): (String, String, String) =
+            let mut command = script(include_str!("lua/entered.lua"), std::slice::from_ref(&stream));
+            let page: Vec<(String, String)> =
                 self.ask("looking through dead letters", command.arg(start).arg(PAGE)).await?;
-            let Some(entered) = EntryId::parse(source.as_bytes()) else { return Ok(oldest) };
-            let found = Oldest { entered, stream: stream.clone(), id };
-            oldest = [oldest, Some(found)].into_iter().flatten().min_by_key(|oldest| oldest.entered);
+            let Some((last, _)) = page.last() else { return Ok(oldest) };
             start = format!("({last}");
+            let found = page.into_iter().filter_map(|(id, entered)| {
+                let entered = EntryId::parse(entered.as_bytes()).or_else(|| EntryId::parse(id.as_bytes()))?;
+                Some(Oldest { entered, stream: stream.clone(), id })
+            });
+            oldest = oldest.into_iter().chain(found).min_by_key(|oldest| oldest.entered);
         }
     }
 }

@@ -4,7 +4,7 @@ use h3o::Resolution;
 
 use super::{Stream, failure, script};
 use crate::failure::{Failure, Target};
-use crate::shard::{ShardBy, Topology};
+use crate::shard::{MOST_SHARDS, ShardBy, Topology};
 
 /// The version of the entry format.
 const FORMAT: &str = "1";
@@ -75,7 +75,6 @@ impl Stream {
     /// # Errors
     /// [`crate::failure::Class::Fatal`], naming the stream.
     pub async fn refuse_stranded(&self, topology: Topology) -> Result<(), Failure> {
-        const MOST_SHARDS: u16 = 1000;
         let doing = "looking for streams beyond the topology";
         let beyond: Vec<u16> = (topology.shards..MOST_SHARDS).collect();
         let mut pipe = redis::pipe();

@@ -136,3 +136,25 @@ async fn a_feature_that_is_created_again_meanwhile_stays() {
     writer.batch_execute("COMMIT").await.unwrap();
     assert_eq!(world.state("gone").await, Some((3, "create".into())));
 }
+
+/// They lie in the order in which they died, not in that in which they came.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_of_many_dead_letters_is_found() {
+    let world = World::shared("prune_letters", 2).await;
+    land(&world).await;
+    empty_streams(&world).await;
+    let now_ms = chrono::Utc::now().timestamp_millis();
+    let mut pipe = redis::pipe();
+    for n in 0..130 {
+        let source = match n {
+            // Longer than an id can be; its own id counts.
+            40 => "1-99999999999999999999999".to_owned(),
+            120 => format!("{}-3", now_ms - 35 * DAY_MS),
+            _ => format!("{}-{n}", now_ms - 34 * DAY_MS),
+        };
+        pipe.cmd("XADD").arg(world.dead_key(1)).arg(format!("{now_ms}-{n}")).arg("dead:source_id").arg(source).ignore();
+    }
+    pipe.exec_async(&mut world.redis()).await.unwrap();
+    let said = prune(&world, &["--dry-run"]).await;
+    assert!(said.contains(&format!("when the oldest entry came: {now_ms}-120 in {}", world.dead_key(1))), "{said}");
+}
