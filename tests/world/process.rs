@@ -201,3 +201,12 @@ impl Worker {
             .unwrap()
     }
 }
+
+/// A test that fails shows what its workers said.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("log of the worker with process id {:?}:\n{}", self.child.id(), self.log());
+        }
+    }
+}
