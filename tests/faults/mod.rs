@@ -2,9 +2,11 @@
 
 mod acknowledgements;
 mod consumers;
+mod geometry;
 mod groups;
 mod quiet;
 mod reclaim;
+mod size;
 
 use crate::world::World;
 

@@ -45,6 +45,8 @@ pub enum Mode {
     Idle(Idle),
     /// The bare writer with other settings of table and index
     Table(Table),
+    /// Decoding, validating and encoding alone, on one core: by positions, and for both mixes
+    Judge(Judge),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -111,6 +113,17 @@ pub struct Steady {
     pub window: Duration,
     #[arg(long, default_value_t = 16)]
     pub shards: u16,
+    /// Measures once more with an event of so many positions each second, and leaves its shard out
+    #[arg(long)]
+    pub giant: Option<usize>,
+}
+
+/// An event in between that is larger than all others together.
+#[derive(Clone, Copy, Debug)]
+pub struct Giant {
+    pub positions: usize,
+    /// It comes after so many others.
+    pub after: usize,
 }
 
 impl Load {
@@ -170,6 +183,16 @@ pub struct Idle {
     /// How long the CPU is counted
     #[arg(long, default_value_t = 20)]
     pub seconds: u64,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Judge {
+    /// Events of each mix, as many as a worker has in hand at once
+    #[arg(long, default_value_t = 5000)]
+    pub events: usize,
+    /// Positions of each shape
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 100, 1000, 10_000, 100_000])]
+    pub positions: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -6,7 +6,7 @@ use chrono::{DateTime, SecondsFormat};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::cli::{Load, Mix};
+use crate::cli::{Giant, Load, Mix};
 
 /// Late events and copies come at most this many places after their turn.
 const FURTHEST: f64 = 5000.0;
@@ -56,12 +56,38 @@ pub fn generate(load: &Load) -> Traffic {
     Traffic { events: queue.into_iter().map(|(_, event)| event).collect(), newest }
 }
 
-/// One event of each feature, in the features' order.
-pub fn one_each(load: &Load) -> Traffic {
+/// One event of each feature, in the features' order, and the giant in between.
+pub fn one_each(load: &Load, giant: Option<Giant>) -> Traffic {
     let mut random = SmallRng::seed_from_u64(load.seed);
     let version = load.first_version + 1;
-    let events = (0..load.features).map(|feature| event(load, feature, version, false, &mut random)).collect();
-    Traffic { events, newest: (0..load.features).map(|feature| (name(feature), (version, false))).collect() }
+    let mut traffic = Traffic { events: Vec::new(), newest: HashMap::new() };
+    for feature in 0..load.features {
+        traffic.events.push(event(load, feature, version, false, &mut random));
+        traffic.newest.insert(name(feature), (version, false));
+        if let Some(Giant { positions, after }) = giant
+            && (feature as usize + 1).is_multiple_of(after)
+        {
+            let version = load.first_version + (feature as usize + 1).div_euclid(after) as i64;
+            traffic.events.push(giant_event(version, positions));
+            traffic.newest.insert(GIANT.to_owned(), (version, false));
+        }
+    }
+    traffic
+}
+
+const GIANT: &str = "giant";
+
+fn giant_event(version: i64, positions: usize) -> Vec<u8> {
+    let corners = positions - 1;
+    let ring: Vec<String> = (0..positions)
+        .map(|n| (n % corners) as f64 / corners as f64 * std::f64::consts::TAU)
+        .map(|angle| format!("[{:.7},{:.7}]", 5.0 + 0.5 * angle.cos(), 50.0 + 0.5 * angle.sin()))
+        .collect();
+    format!(
+        r#"{{"feature_id":"{GIANT}","version":{version},"observation_time":"2026-01-01T00:00:00Z","op":"update","geometry":{{"type":"Polygon","coordinates":[[{}]]}}}}"#,
+        ring.join(",")
+    )
+    .into_bytes()
 }
 
 fn event(load: &Load, feature: u64, version: i64, deleted: bool, random: &mut SmallRng) -> Vec<u8> {

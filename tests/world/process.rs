@@ -154,6 +154,14 @@ impl Worker {
         body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     }
 
+    /// The most memory that it has held.
+    pub fn peak_mib(&self) -> f64 {
+        let pid = self.child.id().expect("the worker runs");
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB")).unwrap();
+        peak.trim().parse::<f64>().unwrap() / 1024.0
+    }
+
     /// Sends a signal by its name, such as TERM.
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().expect("the worker runs").to_string();

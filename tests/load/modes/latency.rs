@@ -8,7 +8,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::worker_args;
 use crate::bench::Prepared;
-use crate::cli::{Common, Steady};
+use crate::cli::{Common, Giant, Steady};
 use crate::report::Report;
 use crate::server::Servers;
 use crate::traffic;
@@ -24,40 +24,69 @@ pub async fn latency(servers: &mut Servers, common: &Common, steady: &Steady) ->
         servers.postgres.query_one("SHOW track_commit_timestamp", &[]).await.expect("PostgreSQL answers").get(0);
     assert!(setting == "on", "PostgreSQL keeps no commit times: set track_commit_timestamp = on and restart it");
     let load = steady.load(WARM_UP_SECONDS);
-    let prepared = Prepared::of(&load, traffic::one_each(&load));
+    let after = usize::try_from(steady.rate).expect("a number of events that fits into memory");
+    let giant = steady.giant.map(|positions| Giant { positions, after });
+    let alone = Prepared::of(&load, traffic::one_each(&load, None));
+    let beside = giant.map(|giant| Prepared::of(&load, traffic::one_each(&load, Some(giant))));
     let mut args = worker_args(common);
     args.extend(["--reorder-window".to_owned(), humantime::format_duration(steady.window).to_string()]);
     let mut report = Report::default();
     for _ in 0..common.runs {
-        servers.empty().await;
-        servers.fill(load.features).await;
-        servers.make_streams(load.topology()).await;
-        let worker = Worker::start(servers, 0, &args);
-        worker::attend(servers, load.shards).await;
-        let start = Instant::now();
-        let arrivals = send(servers, &prepared, steady.rate).await;
-        report.add("sent", load.events as f64 / start.elapsed().as_secs_f64(), "events/s");
-        worker::drain(servers, load.shards, load.events as u64, Duration::from_secs(1)).await;
-        worker.stop().await;
-        prepared.check(servers).await;
-        let latencies = latencies(servers, &arrivals).await;
-        report.add("p50", percentile(&latencies, 0.5), "ms");
-        report.add("p99", percentile(&latencies, 0.99), "ms");
-        report.add("max", percentile(&latencies, 1.0), "ms");
-        if steady.window > Duration::ZERO {
-            let window_ms = steady.window.as_secs_f64() * 1e3;
-            report.add("p99 less the window", percentile(&latencies, 0.99) - window_ms, "ms");
+        measure(servers, steady, &alone, &args, None, &mut report).await;
+        if let Some(beside) = &beside {
+            measure(servers, steady, beside, &args, giant, &mut report).await;
         }
+    }
+    if giant.is_some() {
+        let ratio = report.median(&format!("{BESIDE}p99")) / report.median("p99");
+        report.ratio("p99 beside a giant / p99 without", ratio);
     }
     report
 }
 
+const BESIDE: &str = "beside a giant: ";
+
+async fn measure(
+    servers: &mut Servers,
+    steady: &Steady,
+    prepared: &Prepared,
+    args: &[String],
+    giant: Option<Giant>,
+    report: &mut Report,
+) {
+    let load = &prepared.load;
+    servers.empty().await;
+    servers.fill(load.features).await;
+    servers.make_streams(load.topology()).await;
+    let worker = Worker::start(servers, 0, args);
+    worker::attend(servers, load.shards).await;
+    let start = Instant::now();
+    let arrivals = send(servers, prepared, steady.rate, giant).await;
+    let total = prepared.traffic.events.len();
+    let rate = total as f64 / start.elapsed().as_secs_f64();
+    worker::drain(servers, load.shards, total as u64, Duration::from_secs(1)).await;
+    worker.stop().await;
+    prepared.check(servers).await;
+    let latencies = latencies(servers, &arrivals).await;
+    let mut add = |name: &str, value: f64, unit: &'static str| {
+        let before = if giant.is_some() { BESIDE } else { "" };
+        report.add(format!("{before}{name}"), value, unit);
+    };
+    add("sent", rate, "events/s");
+    for (name, share) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+        add(name, percentile(&latencies, share), "ms");
+    }
+    if steady.window > Duration::ZERO {
+        let window_ms = steady.window.as_secs_f64() * 1e3;
+        add("p99 less the window", percentile(&latencies, 0.99) - window_ms, "ms");
+    }
+}
+
 /// Publishes the events at `rate`; answers when each feature's entry arrived, in milliseconds since
-/// 1970 by the clock of Redis, those of the warm-up left out.
-async fn send(servers: &mut Servers, prepared: &Prepared, rate: u64) -> HashMap<String, u64> {
+/// 1970 by the clock of Redis; without those of the warm-up, and without those of a giant's shard.
+async fn send(servers: &mut Servers, prepared: &Prepared, rate: u64, giant: Option<Giant>) -> HashMap<String, u64> {
     let keys = servers.keys();
-    let entries: Vec<(String, &Vec<u8>)> =
-        prepared.addressed().map(|(shard, event)| (keys.events(shard), event)).collect();
+    let entries: Vec<(u16, &Vec<u8>)> = prepared.addressed().collect();
     let mut ids: Vec<String> = Vec::with_capacity(entries.len());
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -71,15 +100,22 @@ async fn send(servers: &mut Servers, prepared: &Prepared, rate: u64) -> HashMap<
             continue;
         }
         let mut pipe = redis::pipe();
-        for (key, event) in due {
-            pipe.cmd("XADD").arg(key).arg("*").arg("event").arg(event);
+        for (shard, event) in due {
+            pipe.cmd("XADD").arg(keys.events(*shard)).arg("*").arg("event").arg(event);
         }
         let added: Vec<String> = pipe.query_async(&mut servers.redis).await.expect("Redis takes the events");
         ids.extend(added);
     }
     let arrival = |id: &String| EntryId::parse(id.as_bytes()).expect("the id of an entry").ms;
-    let counted = (0_u64..).zip(&ids).skip_while(|(feature, _)| *feature < rate * WARM_UP_SECONDS);
-    counted.map(|(feature, id)| (traffic::name(feature), arrival(id))).collect()
+    let is_giant = |place: usize| giant.is_some_and(|giant| place % (giant.after + 1) == giant.after);
+    let giants_shard = (0..entries.len()).find(|place| is_giant(*place)).map(|place| entries[place].0);
+    let sent = entries.iter().zip(&ids).enumerate().filter(|(place, _)| !is_giant(*place));
+    (0_u64..)
+        .zip(sent)
+        .skip_while(|(feature, _)| *feature < rate * WARM_UP_SECONDS)
+        .filter(|(_, (_, ((shard, _), _)))| Some(*shard) != giants_shard)
+        .map(|(feature, (_, (_, id)))| (traffic::name(feature), arrival(id)))
+        .collect()
 }
 
 /// In milliseconds, sorted. An entry's id has whole milliseconds only, cut off, so each is up to
@@ -89,6 +125,7 @@ async fn latencies(servers: &Servers, arrivals: &HashMap<String, u64>) -> Vec<f6
     let sql = "SELECT feature_id, (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)::bigint
         FROM feature_state";
     let rows = servers.postgres.query(sql, &[]).await.expect("PostgreSQL answers");
+    // Of a giant's shard, and of the giant itself, nothing is asked.
     let latency = |row: &tokio_postgres::Row| {
         let arrived_ms = arrivals.get(row.get::<_, &str>(0))?;
         Some(row.get::<_, i64>(1) as f64 / 1e3 - *arrived_ms as f64)

@@ -3,6 +3,7 @@
 mod backlog;
 mod growth;
 mod idle;
+mod judge;
 mod latency;
 mod publish;
 mod scaling;
@@ -15,17 +16,18 @@ use crate::cli::{Cli, Common, Mode};
 use crate::server::Servers;
 
 /// A few hundred events for each mode: whether it works, not how fast.
-const TINY: [&str; 10] = [
+const TINY: [&str; 11] = [
     "throughput --events 300 --features 50 --mix mixed --event-ids",
     "shards --events 300 --features 50",
     "processes --events 300 --features 50",
     "growth --events 300 --stored 100,200",
     "backlog --events 300 --features 50",
     "hot --events 300 --features 50",
-    "latency --rate 200 --seconds 1 --window 20ms",
+    "latency --rate 200 --seconds 1 --window 20ms --giant 1000",
     "publish --events 300 --features 50",
     "idle --settling 0 --seconds 1",
     "table --events 300 --features 50 --passes 2",
+    "judge --events 300 --positions 10,100",
 ];
 
 pub async fn run(cli: Cli) {
@@ -52,7 +54,7 @@ async fn measure(servers: &mut Servers, common: &Common, mode: Mode) {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let settings = format!("{mode:?}, runs {}, cores {cores}", common.runs);
     println!("{settings}");
-    // Boxed: the states of all ten together would be one large future.
+    // Boxed: the states of all of them together would be one large future.
     let report = match mode {
         Mode::Throughput(load) => Box::pin(throughput::throughput(servers, common, &load)).await,
         Mode::Shards(load) => Box::pin(scaling::shards(servers, common, &load)).await,
@@ -64,6 +66,7 @@ async fn measure(servers: &mut Servers, common: &Common, mode: Mode) {
         Mode::Publish(load) => Box::pin(publish::publish(servers, common, &load)).await,
         Mode::Idle(idle) => Box::pin(idle::idle(servers, common, &idle)).await,
         Mode::Table(table) => Box::pin(table::table(servers, common, &table)).await,
+        Mode::Judge(load) => judge::judge(common, &load),
     };
     report.print();
     if let Some(path) = &common.json {

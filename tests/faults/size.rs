@@ -1,0 +1,120 @@
+use std::fmt::Write;
+
+use crate::world::{World, event, eventually, full, point};
+
+const SHARDS: u16 = 4;
+
+/// One ring, each corner given by its number.
+fn ring(corners: usize, corner: impl Fn(usize) -> (f64, f64)) -> String {
+    let mut text = String::with_capacity(corners * 24);
+    for n in (0..corners).chain([0]) {
+        let (x, y) = corner(n);
+        let _ = write!(text, "{}[{x:.8},{y:.8}]", if n == 0 && text.is_empty() { "[" } else { "," });
+    }
+    text.push(']');
+    text
+}
+
+fn square(x: f64, y: f64, side: f64) -> String {
+    ring(4, |n| [(x, y), (x + side, y), (x + side, y + side), (x, y + side)][n])
+}
+
+/// Every `skipped`-th of the corners of a regular polygon, which makes a circle or a star of it.
+fn round(corners: usize, skipped: usize) -> String {
+    let step = std::f64::consts::TAU / corners as f64;
+    let corner = |n: usize| ((n * skipped) % corners) as f64 * step;
+    let ring = ring(corners, |n| (10.0 + corner(n).cos(), 50.0 + corner(n).sin()));
+    format!(r#"{{"type":"Polygon","coordinates":[{ring}]}}"#)
+}
+
+fn holes(count: usize) -> String {
+    let holes = (0..count).map(|n| square((n % 100) as f64 * 0.02 + 0.01, (n / 100) as f64 * 0.02 + 0.01, 0.01));
+    let rings: Vec<String> = std::iter::once(square(0.0, 0.0, 3.0)).chain(holes).collect();
+    format!(r#"{{"type":"Polygon","coordinates":[{}]}}"#, rings.join(","))
+}
+
+fn parts(count: usize) -> String {
+    let parts = (0..count).map(|n| format!("[{}]", square((n % 100) as f64 * 0.02, (n / 100) as f64 * 0.02, 0.01)));
+    format!(r#"{{"type":"MultiPolygon","coordinates":[{}]}}"#, parts.collect::<Vec<_>>().join(","))
+}
+
+/// Neither the database's limit of bind values nor anything else makes a large batch fail.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_events_are_one_batch() {
+    let world = World::shared("fault_batch", 1).await;
+    let events: Vec<Vec<u8>> = (0..10_000).map(|n| point(&format!("p{n}"), 1, 4.3, 52.1)).collect();
+    world.add_together(0, &events).await;
+    let counts = world.worker().set("BATCH_ROWS", "10000").set("REORDER_WINDOW", "0s").once().await;
+    assert_eq!((counts.read, counts.applied), (10_000, 10_000), "{counts:?}");
+}
+
+/// Many times the largest geometry in the streams; heavy shapes of several kinds; points of every
+/// shard in between; SIGTERM in the middle.
+#[tokio::test(flavor = "multi_thread")]
+async fn huge_geometries_fit_into_little_memory_and_hold_up_nobody() {
+    let world = World::shared("fault_size", SHARDS).await;
+    let circle = round(90_000, 1);
+    let count = if full() { 64 } else { 12 };
+    for n in 0..count {
+        world.add(n % SHARDS, &event(&format!("circle-{n}"), 1, "update", &circle, "")).await;
+    }
+    let heavy = [
+        ("star", round(89_999, 44_999), false),
+        ("holes", holes(5000), true),
+        ("parts", parts(10_000), true),
+        ("too many", round(100_001, 1), false),
+    ];
+    for (id, geometry, _) in &heavy {
+        world.add(0, &event(id, 1, "update", geometry, "")).await;
+    }
+    // Many digits, so that it is the bytes that are too many.
+    let long = round(90_000, 1).replace("],[", "0000000000000000000000000000000000000000],[");
+    world.add(0, &event("too long", 1, "update", &long, "")).await;
+
+    let first = world.worker().set("WORKER_NAME", "first").ready().await;
+    let owner = async |shard: u16| world.ask::<Option<String>>(&format!("GET {}", world.owner_key(shard))).await;
+    eventually("it owns every shard", async || {
+        for shard in 0..SHARDS {
+            if owner(shard).await.is_none() {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+    let mut owners = Vec::new();
+    for shard in 0..SHARDS {
+        owners.push(owner(shard).await);
+        for n in 0..500 {
+            world.add(shard, &point(&format!("p{shard}-{n}"), 1, 4.3, 52.1)).await;
+        }
+    }
+    eventually("half of the circles are there", async || {
+        let sql = "SELECT count(*) FROM feature_state WHERE feature_id LIKE 'circle-%'";
+        let stored: i64 = world.postgres().await.query_one(sql, &[]).await.unwrap().get(0);
+        for (shard, before) in (0..SHARDS).zip(&owners) {
+            assert_eq!(owner(shard).await, *before, "shard {shard} changed its owner");
+        }
+        stored * 2 >= i64::from(count)
+    })
+    .await;
+    let peak = first.peak_mib();
+    let counts = first.stop().await;
+    counts.assert_balanced();
+    assert!(peak < 256.0, "{peak} MiB");
+
+    let second = world.worker().set("WORKER_NAME", "second").ready().await;
+    world.drained().await;
+    assert!(second.peak_mib() < 256.0, "{} MiB", second.peak_mib());
+    second.stop().await.assert_balanced();
+    for (id, _, lands) in &heavy {
+        assert_eq!(world.state(id).await.is_some(), *lands, "{id}");
+    }
+    let mut reasons: Vec<(String, String)> =
+        world.dead_letters().await.iter().map(|l| (l.text("dead:feature_id"), l.reason())).collect();
+    reasons.sort();
+    let wanted = [("", "too_large"), ("star", "invalid_topology"), ("too many", "too_many_vertices")];
+    assert_eq!(reasons, wanted.map(|(id, reason)| (id.to_owned(), reason.to_owned())));
+    let rows: i64 = world.postgres().await.query_one("SELECT count(*) FROM feature_state", &[]).await.unwrap().get(0);
+    assert_eq!(rows, i64::from(count) + 2 + 500 * i64::from(SHARDS));
+}
