@@ -50,6 +50,8 @@ async fn run(command: Command) -> Result<u8, String> {
         Command::Publish(args) => Ok(if commands::publish::run(args).await? { DONE } else { FAILED }),
         Command::Migrate(args) => commands::migrate::run(args).await.map(|()| DONE),
         Command::Prune(args) => commands::prune::run(args).await.map(|()| DONE),
+        Command::Dead(command) => Ok(if commands::dead::run(command).await? { DONE } else { FAILED }),
+        Command::Rewind(args) => commands::rewind::run(args).await.map(|()| DONE),
         Command::Status(args) => commands::status::run(args).await.map(|()| DONE),
         Command::Topology(args) => commands::topology::run(args).await.map(|()| DONE),
         Command::Shard(args) => commands::shard::run(args).await.map(|()| DONE),

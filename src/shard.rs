@@ -188,6 +188,11 @@ impl Keys {
         format!("{}:{{{shard:03}}}:dead", self.namespace)
     }
 
+    /// Which entries of a shard were dead letters, and when they entered first: a sorted set.
+    pub fn sent_back(&self, shard: u16) -> String {
+        format!("{}:{{{shard:03}}}:sent-back", self.namespace)
+    }
+
     /// The lease of a shard.
     pub fn owner(&self, shard: u16) -> String {
         format!("{}:{{{shard:03}}}:owner", self.namespace)

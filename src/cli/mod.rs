@@ -1,5 +1,6 @@
 //! Every command and option, with its default, checked as a whole before anything is started.
 
+mod dead;
 mod publish;
 mod values;
 mod worker;
@@ -13,6 +14,7 @@ use crate::failure::RetryPolicy;
 use crate::judge::{Antimeridian, Limits};
 use crate::shard::{MOST_SHARDS, ShardBy};
 use crate::stream::topology::Wanted;
+pub use dead::{DeadCommand, FilterArgs, ListArgs, PurgeArgs, ReplayArgs, RewindArgs};
 pub use publish::{InputFormat, PublishArgs};
 use values::{
     parse_bytes, parse_duration, parse_name, parse_pause, parse_positive, parse_resolution, parse_shard_by,
@@ -46,9 +48,13 @@ impl Cli {
         match &self.command {
             Command::Worker(args) => args.check(),
             Command::Publish(args) => args.check(),
-            Command::Migrate(_) | Command::Prune(_) | Command::Status(_) | Command::Topology(_) | Command::Shard(_) => {
-                Ok(())
-            }
+            Command::Dead(command) => command.check(),
+            Command::Migrate(_)
+            | Command::Prune(_)
+            | Command::Rewind(_)
+            | Command::Status(_)
+            | Command::Topology(_)
+            | Command::Shard(_) => Ok(()),
         }
     }
 }
@@ -64,6 +70,11 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// Remove tombstones and known event ids that are past their retention.
     Prune(PruneArgs),
+    /// Look through dead letters, send them back, remove them.
+    #[command(subcommand)]
+    Dead(DeadCommand),
+    /// Let entries come again that were settled: after a restore of the database.
+    Rewind(RewindArgs),
     /// Show what each shard holds and who owns it.
     Status(ShowArgs),
     /// Show how many shards there are and how events find theirs.

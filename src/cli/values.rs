@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use h3o::Resolution;
 
+use crate::event::{EntryId, Reason};
 use crate::shard::ShardBy;
 
 /// Durations as people write them: `250ms`, `10s`, `5min`, `30d`; 0 is allowed.
@@ -60,4 +61,24 @@ pub(super) fn parse_shard_by(text: &str) -> Result<ShardBy, String> {
 pub(super) fn parse_resolution(text: &str) -> Result<Resolution, String> {
     let level: u8 = text.parse().map_err(|_| "is a number from 0 to 15")?;
     Resolution::try_from(level).map_err(|_| "is a number from 0 to 15".into())
+}
+
+pub(super) fn parse_reason(text: &str) -> Result<Reason, String> {
+    let known = || Reason::ALL.map(Reason::as_str).join(", ");
+    Reason::ALL.into_iter().find(|reason| reason.as_str() == text).ok_or_else(|| format!("is one of {}", known()))
+}
+
+/// An entry's id; without the part behind the dash the first of its millisecond.
+pub(super) fn parse_entry(text: &str) -> Result<EntryId, String> {
+    let id = EntryId::parse(text.as_bytes());
+    let whole = || text.parse().ok().map(|ms| EntryId { ms, seq: 0 });
+    id.or_else(whole).ok_or_else(|| "is an entry id like 1783944001000-0".into())
+}
+
+/// An entry's id, or the first that entered at some time.
+pub(super) fn parse_since(text: &str) -> Result<EntryId, String> {
+    if let Ok(time) = chrono::DateTime::parse_from_rfc3339(text) {
+        return Ok(EntryId { ms: u64::try_from(time.timestamp_millis()).unwrap_or(0), seq: 0 });
+    }
+    parse_entry(text).map_err(|_| "is a time like 2026-07-13T12:00:00Z or an entry id like 1783944001000-0".into())
 }

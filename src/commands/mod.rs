@@ -1,8 +1,10 @@
 //! What people call, but for the worker itself.
 
+pub mod dead;
 pub mod migrate;
 pub mod prune;
 pub mod publish;
+pub mod rewind;
 pub mod shard;
 pub mod status;
 pub mod topology;

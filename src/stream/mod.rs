@@ -4,12 +4,14 @@
 //! because a blocking read blocks its connection) and settled entries (here, over a pool).
 //! Every error is a judged [`Failure`]; nothing is retried here.
 
+pub mod dead;
 pub mod entry;
 pub mod membership;
 pub mod oldest;
 pub mod pending;
 pub mod publish;
 pub mod reader;
+pub mod rewind;
 pub mod settle;
 pub mod topology;
 pub mod trim;

@@ -1,6 +1,8 @@
 //! What lies longest in the streams, and may still be written.
 
-use super::{Stream, script};
+use redis::Value;
+
+use super::{Stream, failure, script};
 use crate::event::EntryId;
 use crate::failure::{Failure, Target};
 use crate::shard::MOST_SHARDS;
@@ -36,9 +38,12 @@ impl Stream {
         let mut oldest = None;
         for shard in 0..MOST_SHARDS {
             // An entry that comes back from the dead letters meanwhile shows in the second look.
-            for found in
-                [self.oldest_event(shard).await?, self.oldest_letter(shard).await?, self.oldest_event(shard).await?]
-            {
+            for found in [
+                self.oldest_event(shard).await?,
+                self.oldest_letter(shard).await?,
+                self.oldest_sent_back(shard).await?,
+                self.oldest_event(shard).await?,
+            ] {
                 oldest = [oldest, found].into_iter().flatten().min_by_key(|oldest: &Oldest| oldest.entered);
             }
         }
@@ -52,6 +57,25 @@ impl Stream {
         let first: Vec<(String, redis::Value)> = self.ask("looking for the oldest entry", &command).await?;
         let oldest = |(id, _): (String, _)| Some(Oldest { entered: EntryId::parse(id.as_bytes())?, stream, id });
         Ok(first.into_iter().next().and_then(oldest))
+    }
+
+    /// Of the entries that were dead letters: their ids are younger than their events.
+    async fn oldest_sent_back(&self, shard: u16) -> Result<Option<Oldest>, Failure> {
+        let stream = self.keys.events(shard);
+        let keys = [self.keys.sent_back(shard), stream.clone()];
+        loop {
+            let mut command = script(include_str!("lua/sent_back.lua"), &keys);
+            let found: Value = self.ask("looking for what was sent back", command.arg(PAGE)).await?;
+            match found {
+                Value::Int(0) => return Ok(None),
+                Value::Int(_) => {}
+                found => {
+                    let (id, ms): (String, u64) = redis::from_redis_value(found)
+                        .map_err(|error| failure(&error.into(), "looking for what was sent back"))?;
+                    return Ok(Some(Oldest { entered: EntryId { ms, seq: 0 }, stream, id }));
+                }
+            }
+        }
     }
 
     async fn oldest_letter(&self, shard: u16) -> Result<Option<Oldest>, Failure> {

@@ -1,10 +1,12 @@
 //! The command line: what each command prints, refuses and answers with its exit code.
 
+mod dead;
 mod migrate;
 mod passwords;
 mod prune;
 mod publish;
 mod publish_geojson;
+mod rewind;
 mod settings;
 mod shard;
 mod status;

@@ -137,6 +137,41 @@ async fn a_feature_that_is_created_again_meanwhile_stays() {
     assert_eq!(world.state("gone").await, Some((3, "create".into())));
 }
 
+/// Whichever comes first for a feature, and also where its page was read in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn features_that_are_created_again_while_pages_are_pruned_stay() {
+    const FEATURES: i64 = 4000;
+    let world = World::shared("prune_meanwhile", 2).await;
+    land(&world).await;
+    empty_streams(&world).await;
+    let sql = format!(
+        "INSERT INTO feature_state (feature_id, version, op, observation_time, applied_at)
+        SELECT 'T' || n, 1, 'delete', now(), now() - interval '40 days' FROM generate_series(1, {FEATURES}) AS n"
+    );
+    world.sql(&sql).await;
+    let writer = world.postgres().await;
+    let writing = tokio::spawn(async move {
+        let again = "INSERT INTO feature_state AS stored (feature_id, version, op, observation_time, geometry)
+            SELECT 'T' || n, 2, 'create', now(), ST_SetSRID(ST_MakePoint(4.3, 52.1), 4326)
+            FROM generate_series($1::bigint, $1 + 19) AS n ORDER BY 1
+            ON CONFLICT (feature_id) DO UPDATE SET version = excluded.version, op = excluded.op,
+                geometry = excluded.geometry, applied_at = clock_timestamp()
+            WHERE stored.version < excluded.version";
+        for first in (1..=FEATURES).step_by(20) {
+            writer.execute(again, &[&first]).await.unwrap();
+        }
+    });
+    let mut rounds = 0;
+    while !writing.is_finished() {
+        prune(&world, &[]).await;
+        rounds += 1;
+    }
+    writing.await.unwrap();
+    let sql = "SELECT count(*) FROM feature_state WHERE op = 'create' AND version = 2";
+    let live: i64 = world.postgres().await.query_one(sql, &[]).await.unwrap().get(0);
+    assert_eq!(live, FEATURES, "after {rounds} rounds");
+}
+
 /// They lie in the order in which they died, not in that in which they came.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_oldest_of_many_dead_letters_is_found() {

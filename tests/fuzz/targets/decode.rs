@@ -8,6 +8,7 @@ use hexlane::event::{Op, Reason};
 use hexlane::judge::{Antimeridian, Limits, judge};
 use hexlane::shard::{Topology, route};
 use libfuzzer_sys::fuzz_target;
+use serde_json::value::RawValue;
 
 const NOW_US: i64 = 1_800_000_000_000_000;
 
@@ -31,7 +32,8 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(event.shape.is_none(), event.op == Op::Delete);
             assert!(event.key.version >= 0 && event.key.observed_us <= NOW_US + 300_000_000);
             if let Some(properties) = event.properties {
-                assert!(serde_json::from_str::<serde_json::Value>(&properties).is_ok_and(|value| value.is_object()));
+                // Not as a value: jsonb holds numbers that no double does.
+                assert!(properties.starts_with('{') && serde_json::from_str::<&RawValue>(&properties).is_ok());
             }
         }
         Err(rejection) => {

@@ -1,0 +1,32 @@
+//! `hexlane rewind`: sets the consumer group back, so that entries come again that were settled.
+
+use std::io::Write;
+
+use crate::cli::RewindArgs;
+use crate::shard::Keys;
+use crate::stream::Stream;
+use crate::stream::rewind::Rewound;
+use crate::stream::topology::Wanted;
+
+/// Runs the command.
+///
+/// # Errors
+/// A sentence for the user.
+pub async fn run(args: RewindArgs) -> Result<(), String> {
+    let keys = Keys::new(&args.redis.namespace);
+    let stream =
+        Stream::new(&args.redis.redis_url, keys, &args.redis.group, "").map_err(|failure| failure.to_string())?;
+    let topology = stream.read_topology(Wanted::default()).await.map_err(|failure| failure.to_string())?;
+    let shards = if args.shard.is_empty() { (0..topology.shards).collect() } else { args.shard };
+    let mut out = String::new();
+    for shard in shards {
+        let rewound = stream.rewind(shard, args.to).await.map_err(|failure| failure.to_string())?;
+        let what = match rewound {
+            Rewound::Back => format!("set back: what entered from {} on comes again", args.to),
+            Rewound::NotNeeded => "is not that far yet".into(),
+            Rewound::NothingRead => "nobody has read it yet".into(),
+        };
+        out.push_str(&format!("shard {shard:03}: {what}\n"));
+    }
+    std::io::stdout().write_all(out.as_bytes()).map_err(|error| error.to_string())
+}
