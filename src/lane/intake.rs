@@ -14,8 +14,9 @@ use crate::metrics::Trouble;
 use crate::stream::entry::{Entry, Payload};
 use crate::stream::reader::Reader;
 
-/// Entries asked for in the first read, while sizes are unknown; later as many as fit.
-const FIRST_READ: usize = 64;
+/// Entries asked for in the first read, while sizes are unknown: each may be as large as events can
+/// be, in every lane at once. Later as many as fit.
+const FIRST_READ: usize = 1;
 /// Smaller reads cost Redis more than they save here.
 const LEAST_READ_BYTES: usize = 64 * 1024;
 /// Below this many bytes decoding is quicker than handing it to another thread.
