@@ -260,6 +260,11 @@ impl EntryId {
         let (ms, seq) = std::str::from_utf8(text).ok()?.split_once('-')?;
         Some(Self { ms: ms.parse().ok()?, seq: seq.parse().ok()? })
     }
+
+    /// From its time to another, in milliseconds since 1970; 0 where that is before it.
+    pub fn seconds_until(self, ms: i64) -> f64 {
+        ms.saturating_sub_unsigned(self.ms).max(0) as f64 / 1000.0
+    }
 }
 
 impl fmt::Display for EntryId {

@@ -2,10 +2,14 @@
 //!
 //! One function for each measure; label values come from closed lists or server error codes.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 use crate::event::{EntryId, Outcome, Reason};
 use crate::failure::{Failure, Target};
@@ -26,6 +30,10 @@ pub struct Meter {
     reclaimed: IntCounter,
     retries: IntCounterVec,
     lanes: IntGauge,
+    /// The shards of these lanes.
+    owned: Mutex<BTreeSet<u16>>,
+    /// How many there are; 0 until it is known.
+    shards: AtomicU16,
     buffered: IntGauge,
     commit_latency: Histogram,
     batch_rows: Histogram,
@@ -59,6 +67,8 @@ impl Meter {
             registry.register(Box::new(histogram.clone()))?;
             Ok::<_, prometheus::Error>(histogram)
         };
+        let build = gauge_of(&registry, "hexlane_build_info", "The version that runs; always 1.", &["version"])?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let outcomes = counters("hexlane_events_total", "Settled entries by outcome.", &["outcome"])?;
         let dead_letters = counters("hexlane_dead_letters_total", "Dead letters by reason.", &["reason"])?;
         Ok(Self {
@@ -70,6 +80,8 @@ impl Meter {
             reclaimed: counter("hexlane_reclaimed_total", "Pending entries taken over.")?,
             retries: counters("hexlane_retries_total", "Failed attempts at a server.", &["target", "error"])?,
             lanes: gauge("hexlane_lanes_owned", "Shards this worker reads.")?,
+            owned: Mutex::default(),
+            shards: AtomicU16::new(0),
             buffered: gauge("hexlane_buffered_events", "Events read and not settled yet.")?,
             commit_latency: histogram(
                 "hexlane_commit_latency_seconds",
@@ -134,9 +146,35 @@ impl Meter {
         latency.flush();
     }
 
-    /// A lane has started (1) or ended (-1).
-    pub fn lanes(&self, change: i64) {
-        self.lanes.add(change);
+    /// A lane has started.
+    pub fn lane_started(&self, shard: u16) {
+        self.locked().insert(shard);
+        self.lanes.inc();
+    }
+
+    /// A lane has ended.
+    pub fn lane_ended(&self, shard: u16) {
+        self.locked().remove(&shard);
+        self.lanes.dec();
+    }
+
+    /// The shards of the lanes that run.
+    pub fn owned(&self) -> Vec<u16> {
+        self.locked().iter().copied().collect()
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeSet<u16>> {
+        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many shards there are, all workers together.
+    pub fn there_are(&self, shards: u16) {
+        self.shards.store(shards, Ordering::Relaxed);
+    }
+
+    /// How many shards there are; 0 while that is unknown.
+    pub fn shards(&self) -> u16 {
+        self.shards.load(Ordering::Relaxed)
     }
 
     /// An attempt at a server has failed.
@@ -170,6 +208,12 @@ impl Meter {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
     }
+}
+
+fn gauge_of(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
+    let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
+    registry.register(Box::new(gauge.clone()))?;
+    Ok(gauge)
 }
 
 /// From the first failure of a series to its end: while one is alive the worker is not ready.

@@ -68,6 +68,7 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
     let Some(topology) = up.map_err(|failure| failure.to_string())? else {
         return Ok(meter.summary());
     };
+    meter.there_are(topology.shards);
     let settings = Arc::new(lane_settings(&args, topology));
     tracing::info!(
         worker = name, group = args.redis.group, namespace = args.redis.namespace,

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::world::{Counts, Traffic, World, event, full, seed};
+use crate::world::{Counts, Traffic, World, event, eventually, full, seed};
 
-const SHARDS: u16 = 6;
+/// Enough that each worker surely has some of them.
+const SHARDS: u16 = 24;
 
 /// A third of the events come again, as a sender writes them that gives every attempt a version of its
 /// own, from a place nearby.
@@ -43,8 +44,11 @@ async fn the_first_deliveries_count_while_two_of_three_workers_are_killed() {
     let mut rng = StdRng::seed_from_u64(seed());
     let traffic = redelivered(&mut rng, count);
     let world = World::shared("ledger_kills", SHARDS).await;
-    let start = |n: u8| world.worker().set("WORKER_NAME", &format!("w{n}")).set("BATCH_ROWS", "500").start();
-    let workers = [start(0), start(1), start(2)];
+    let start = |n: u8| world.worker().set("WORKER_NAME", &format!("w{n}")).set("BATCH_ROWS", "500").ready();
+    let workers = [start(0).await, start(1).await, start(2).await];
+    for worker in &workers {
+        worker.until_metric("hexlane_lanes_owned", 1.0).await;
+    }
     let producer = traffic.produce(&world, per_second);
     let begin = tokio::time::Instant::now();
     let [first, second, third] = workers;
@@ -70,6 +74,12 @@ async fn of_two_copies_that_come_at_once_one_counts() {
     let world = World::shared("ledger_at_once", 2).await;
     let start = |name: &str| world.worker().set("WORKER_NAME", name).set("BATCH_ROWS", "50").ready();
     let workers = [start("a").await, start("b").await];
+    let owner = async |shard: u16| world.ask::<Option<String>>(&format!("GET {}", world.owner_key(shard))).await;
+    eventually("each has a shard", async || {
+        let owners = [owner(0).await, owner(1).await];
+        owners[0] != owners[1] && owners.iter().all(Option::is_some)
+    })
+    .await;
     let copies = |version: i64| -> Vec<Vec<u8>> {
         let point = format!(r#"{{"type":"Point","coordinates":[{version},1]}}"#);
         (0..FEATURES).map(|n| event(&format!("F{n}"), version, "update", &point, r#","event_id":"x""#)).collect()
@@ -80,6 +90,7 @@ async fn of_two_copies_that_come_at_once_one_counts() {
     let mut sum = Counts::default();
     for worker in workers {
         let counts = worker.stop().await;
+        assert_eq!(counts.read, FEATURES, "one of the streams");
         sum.applied += counts.applied;
         sum.duplicate += counts.duplicate;
     }

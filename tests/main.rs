@@ -28,4 +28,5 @@ mod smoke;
 mod storm;
 mod suites;
 mod validity;
+mod watched;
 mod world;

@@ -76,7 +76,7 @@ pub enum Command {
     /// Let entries come again that were settled: after a restore of the database.
     Rewind(RewindArgs),
     /// Show what each shard holds and who owns it.
-    Status(ShowArgs),
+    Status(StatusArgs),
     /// Show how many shards there are and how events find theirs.
     Topology(ShowArgs),
     /// For NDJSON events on stdin, show the shard of each: feature_id, cell or -, shard, stream key.
@@ -232,6 +232,17 @@ pub struct ShowArgs {
     /// One JSON object instead of text.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `hexlane status`.
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub show: ShowArgs,
+    /// Show it again every two seconds, until interrupted.
+    #[arg(long)]
+    pub watch: bool,
 }
 
 /// Options of `hexlane shard`.

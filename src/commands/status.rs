@@ -1,37 +1,67 @@
 //! `hexlane status`: what each shard holds, asked when it is called.
 
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
-use crate::cli::ShowArgs;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::admin::shards::skew;
+use crate::cli::{ShowArgs, StatusArgs};
 use crate::shard::Keys;
 use crate::stream::Stream;
 use crate::stream::pending::ShardState;
 use crate::stream::topology::Wanted;
 
+/// Between two looks of `--watch`.
+const REFRESH: Duration = Duration::from_secs(2);
+/// Cursor to the upper left, and everything below it gone (ECMA-48: CUP, ED).
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
 /// Runs the command.
 ///
 /// # Errors
 /// A sentence for the user.
-pub async fn run(args: ShowArgs) -> Result<(), String> {
-    let keys = Keys::new(&args.redis.namespace);
+pub async fn run(StatusArgs { show, watch }: StatusArgs) -> Result<(), String> {
+    let keys = Keys::new(&show.redis.namespace);
     let stream =
-        Stream::new(&args.redis.redis_url, keys, &args.redis.group, "").map_err(|failure| failure.to_string())?;
+        Stream::new(&show.redis.redis_url, keys, &show.redis.group, "").map_err(|failure| failure.to_string())?;
+    if !watch {
+        return print(&look(&stream, &show).await?);
+    }
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
+    let mut looks = tokio::time::interval(REFRESH);
+    loop {
+        tokio::select! {
+            _ = looks.tick() => {}
+            // The user's way to end it, and no failure.
+            _ = interrupts.recv() => return Ok(()),
+        }
+        // A server that is away for a while is what somebody may be watching for.
+        let text = look(&stream, &show).await.unwrap_or_else(|sentence| format!("{sentence}\n"));
+        let before = if !show.json && io::stdout().is_terminal() { CLEAR } else { "" };
+        print(&format!("{before}{text}"))?;
+    }
+}
+
+fn print(text: &str) -> Result<(), String> {
+    let mut out = io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| error.to_string())
+}
+
+async fn look(stream: &Stream, show: &ShowArgs) -> Result<String, String> {
     let topology = stream.read_topology(Wanted::default()).await.map_err(|failure| failure.to_string())?;
     stream.sync_clock().await.map_err(|failure| failure.to_string())?;
-    let mut shards = Vec::new();
-    for shard in 0..topology.shards {
-        shards.push((shard, stream.shard_state(shard).await.map_err(|failure| failure.to_string())?));
-    }
+    let numbers: Vec<u16> = (0..topology.shards).collect();
+    let states = stream.shard_states(&numbers).await.map_err(|failure| failure.to_string())?;
+    let shards: Vec<(u16, ShardState)> = numbers.into_iter().zip(states).collect();
     let now_ms = stream.server_now_ms();
     let workers = stream.live_workers().await.map_err(|failure| failure.to_string())?;
-    let text = if args.json { json(&shards, &workers, now_ms) } else { table(&shards, &workers, now_ms) };
-    std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())
+    Ok(if show.json { json(&shards, &workers, now_ms) } else { table(&shards, &workers, now_ms) })
 }
 
 /// How long ago the oldest pending entry entered its stream.
 fn oldest_pending_seconds(state: &ShardState, now_ms: i64) -> Option<f64> {
-    let oldest = state.oldest_pending?;
-    Some(now_ms.saturating_sub_unsigned(oldest.ms).max(0) as f64 / 1000.0)
+    Some(state.oldest_pending?.seconds_until(now_ms))
 }
 
 fn json(shards: &[(u16, ShardState)], workers: &[String], now_ms: i64) -> String {
@@ -58,7 +88,8 @@ fn json(shards: &[(u16, ShardState)], workers: &[String], now_ms: i64) -> String
         "dead_letters": sum(|state| state.dead),
     });
     let names: Vec<&str> = workers.iter().map(|token| name(token)).collect();
-    format!("{}\n", serde_json::json!({ "shards": rows, "workers": names, "totals": totals }))
+    let skew = skew(shards.iter().map(|(_, state)| state.length));
+    format!("{}\n", serde_json::json!({ "shards": rows, "workers": names, "totals": totals, "skew": skew }))
 }
 
 fn table(shards: &[(u16, ShardState)], workers: &[String], now_ms: i64) -> String {
@@ -77,6 +108,11 @@ fn table(shards: &[(u16, ShardState)], workers: &[String], now_ms: i64) -> Strin
     }
     let totals = [length.to_string(), shown(lag), pending.to_string(), String::new(), dead.to_string()];
     out.push_str(&row("total", totals, &format!("{} workers", workers.len())));
+    if let Some(skew) = skew(shards.iter().map(|(_, state)| state.length))
+        && let Some((fullest, state)) = shards.iter().max_by_key(|(_, state)| state.length)
+    {
+        out.push_str(&format!("fullest: shard {fullest:03} with {}, {skew:.1} times the mean\n", state.length));
+    }
     for token in workers {
         out.push_str(&format!("live worker: {}\n", name(token)));
     }

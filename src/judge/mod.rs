@@ -16,6 +16,7 @@ mod antimeridian;
 mod coordinates;
 mod crs;
 mod decode;
+mod doubt;
 mod encode;
 mod geometry;
 pub(crate) mod json;

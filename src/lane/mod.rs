@@ -137,7 +137,7 @@ impl Item {
 pub async fn run(shard: u16, shared: Shared, term: Term) -> Result<(), tokio::task::JoinError> {
     let (ahead, batches) = mpsc::channel(AHEAD);
     let mut intake = tokio::spawn(intake::run(shard, shared.clone(), term.clone(), ahead));
-    shared.meter.lanes(1);
+    shared.meter.lane_started(shard);
     let commit = Commit { shard, shared: shared.clone(), term: term.clone() };
     let lane =
         Lane { shared: shared.clone(), term: term.clone(), batches, reorder: Reorder::default(), ready: Vec::new() };
@@ -157,7 +157,7 @@ pub async fn run(shard: u16, shared: Shared, term: Term) -> Result<(), tokio::ta
         }
     };
     shared.meter.released(term.held.count());
-    shared.meter.lanes(-1);
+    shared.meter.lane_ended(shard);
     intake
 }
 

@@ -125,6 +125,8 @@ pub struct ShardState {
     pub pending: u64,
     /// The oldest of them.
     pub oldest_pending: Option<EntryId>,
+    /// The dead letter that has lain there longest.
+    pub oldest_dead: Option<EntryId>,
     /// The token of the worker that owns the shard.
     pub owner: Option<String>,
 }
@@ -135,25 +137,35 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn shard_state(&self, shard: u16) -> Result<ShardState, Failure> {
-        type Reply = (u64, String, u64, bool, String, i64, u64, bool, String, Option<String>);
-        let keys = [self.keys.events(shard), self.keys.dead(shard), self.keys.owner(shard)];
-        let mut command = script(include_str!("lua/shard_state.lua"), &keys);
-        let reply: Reply = self.ask("asking for a shard's state", command.arg(&*self.group)).await?;
-        let (length, last_id, dead, has_group, _, lag, pending, any_unread, oldest, owner) = reply;
-        let unread = match (has_group, any_unread) {
-            (_, false) => Some(0),
-            (false, true) => Some(length),
-            (true, true) => u64::try_from(lag).ok(),
-        };
-        Ok(ShardState {
-            length,
-            last_id: EntryId::parse(last_id.as_bytes()).unwrap_or_default(),
-            dead,
-            unread,
-            pending,
-            oldest_pending: EntryId::parse(oldest.as_bytes()),
-            owner,
-        })
+        Ok(self.shard_states(&[shard]).await?.pop().unwrap_or_default())
+    }
+
+    /// Asks for the states of several shards, in that order.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn shard_states(&self, shards: &[u16]) -> Result<Vec<ShardState>, Failure> {
+        let commands = shards.iter().map(|shard| {
+            let keys = [self.keys.events(*shard), self.keys.dead(*shard), self.keys.owner(*shard)];
+            let mut command = script(include_str!("lua/shard_state.lua"), &keys);
+            command.arg(&*self.group);
+            command
+        });
+        let replies: Vec<StateReply> = self.ask_all("asking for the state of shards", commands).await?;
+        Ok(replies.into_iter().map(state).collect())
+    }
+
+    /// How many entries the streams of the first `shards` shards hold.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn lengths(&self, shards: u16) -> Result<Vec<u64>, Failure> {
+        let commands = (0..shards).map(|shard| {
+            let mut command = redis::cmd("XLEN");
+            command.arg(self.keys.events(shard));
+            command
+        });
+        self.ask_all("asking for the lengths of streams", commands).await
     }
 
     /// Whether nothing at or below `target` is undelivered or pending on `shard`.
@@ -164,5 +176,26 @@ impl Stream {
         let mut command = script(include_str!("lua/drained.lua"), &[self.keys.events(shard)]);
         command.arg(&*self.group).arg(target);
         self.ask("asking whether a shard is drained", &command).await
+    }
+}
+
+type StateReply = (u64, String, u64, bool, String, i64, u64, bool, String, String, Option<String>);
+
+fn state(reply: StateReply) -> ShardState {
+    let (length, last_id, dead, has_group, _, lag, pending, any_unread, oldest, oldest_dead, owner) = reply;
+    let unread = match (has_group, any_unread) {
+        (_, false) => Some(0),
+        (false, true) => Some(length),
+        (true, true) => u64::try_from(lag).ok(),
+    };
+    ShardState {
+        length,
+        last_id: EntryId::parse(last_id.as_bytes()).unwrap_or_default(),
+        dead,
+        unread,
+        pending,
+        oldest_pending: EntryId::parse(oldest.as_bytes()),
+        oldest_dead: EntryId::parse(oldest_dead.as_bytes()),
+        owner,
     }
 }

@@ -42,8 +42,10 @@ async fn shows_each_shard_and_the_totals() {
             vec!["000", "3", "0", "0", "-", "0", "-"],
             vec!["001", "1", "0", "0", "-", "1", "-"],
             vec!["total", "4", "0", "0", "1", "0", "workers"],
+            vec!["fullest:", "shard", "000", "with", "3,", "1.5", "times", "the", "mean"],
         ]
     );
+    assert_eq!(after["skew"], 1.5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,4 +54,24 @@ async fn asking_changes_nothing() {
     let status = json(&world).await;
     assert_eq!(status["shards"].as_array().unwrap().len(), 16, "the default, while nobody has set another");
     assert_eq!(world.ask::<Vec<String>>(&format!("KEYS {}:*", world.namespace)).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watching_shows_it_again_until_it_is_interrupted() {
+    use tokio::io::{AsyncBufReadExt, BufReader};
+    let world = World::shared("status_watch", 1).await;
+    world.add(0, &point("F", 1, 4.3, 52.1)).await;
+    let mut command = world.command(&["status", "--watch", "--json"]);
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let length = |line: Option<String>| -> i64 {
+        serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap()["totals"]["length"].as_i64().unwrap()
+    };
+    assert_eq!(length(lines.next_line().await.unwrap()), 1);
+    world.add(0, &point("F", 2, 4.3, 52.1)).await;
+    while length(lines.next_line().await.unwrap()) != 2 {}
+    let interrupt = std::process::Command::new("kill").args(["-s", "INT", &child.id().unwrap().to_string()]).status();
+    assert!(interrupt.unwrap().success());
+    let ended = tokio::time::timeout(crate::world::PATIENCE, child.wait()).await.expect("it ends").unwrap();
+    assert!(ended.success(), "{ended}");
 }

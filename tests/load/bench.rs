@@ -53,6 +53,10 @@ impl Prepared {
         self.shards.iter().copied().zip(&self.traffic.events)
     }
 
+    pub fn shard_of(&self, place: usize) -> u16 {
+        self.shards[place]
+    }
+
     fn decoded(&self) -> &Arc<Vec<Event>> {
         self.decoded.get_or_init(|| {
             let (limits, now_us) = (Limits::default(), chrono::Utc::now().timestamp_micros());

@@ -114,11 +114,11 @@ pub struct Steady {
     #[arg(long, default_value_t = 16)]
     pub shards: u16,
     /// Measures once more with an event of so many positions each second, and leaves its shard out
-    #[arg(long)]
+    #[arg(long, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(4..))]
     pub giant: Option<usize>,
 }
 
-/// An event in between that is larger than all others together.
+/// A large event in between.
 #[derive(Clone, Copy, Debug)]
 pub struct Giant {
     pub positions: usize,

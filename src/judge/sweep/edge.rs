@@ -5,6 +5,9 @@ use std::cmp::Ordering;
 use geo::kernels::{Kernel, Orientation, RobustKernel};
 use geo::{Coord, Line};
 
+use super::Finding;
+use crate::judge::doubt;
+
 /// An edge, its ends in the order in which the sweep meets them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edge {
@@ -29,10 +32,20 @@ impl Edge {
             && RobustKernel::orient2d(self.left, self.right, place) == Orientation::Collinear
     }
 
+    /// Whether the boxes around two edges have anything in common.
+    pub(super) fn is_near(&self, other: &Self) -> bool {
+        let overlap = |a: (f64, f64), b: (f64, f64)| a.0.min(a.1) <= b.0.max(b.1) && b.0.min(b.1) <= a.0.max(a.1);
+        overlap((self.left.x, self.right.x), (other.left.x, other.right.x))
+            && overlap((self.left.y, self.right.y), (other.left.y, other.right.y))
+    }
+
     /// Of two edges that share an end on one side of the sweep line: whether one lies on the other.
-    pub(super) fn folds(&self, other: &Self) -> bool {
+    pub(super) fn folds(&self, other: &Self) -> Result<bool, Finding> {
         let far = if self.left == other.left { other.right } else { other.left };
-        RobustKernel::orient2d(self.left, self.right, far) == Orientation::Collinear
+        if doubt::about_turn(self.left, self.right, far) {
+            return Err(Finding::Unsure);
+        }
+        Ok(RobustKernel::orient2d(self.left, self.right, far) == Orientation::Collinear)
     }
 }
 
@@ -42,7 +55,7 @@ pub(super) fn order(a: Coord, b: Coord) -> Ordering {
 }
 
 /// The order along the sweep line. Right for edges that the line crosses together and that do not
-/// cross each other, also where they touch; which is all that it is asked about before a fault is found.
+/// cross each other, also where they touch.
 impl Ord for Edge {
     fn cmp(&self, other: &Self) -> Ordering {
         if (self.ring, self.corner) == (other.ring, other.corner) {

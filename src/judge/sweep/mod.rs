@@ -3,9 +3,10 @@
 //! places, which may be valid or cut an interior in two.
 //!
 //! The sweep of Shamos and Hoey (Geometric intersection problems, 1976,
-//! <https://doi.org/10.1109/SFCS.1976.16>), with exact predicates. It ends with the first fault, so
-//! that it never has to go on behind a crossing. What GEOS needs minutes for, jagged rings of which
-//! every edge lies near every other, takes this no longer than smooth ones.
+//! <https://doi.org/10.1109/SFCS.1976.16>), with exact predicates. It ends with the first crossing, so
+//! that it never has to go on behind one; places in which rings touch are judged at the end. What GEOS
+//! needs minutes for, jagged rings of which every edge lies near every other, takes this no longer
+//! than smooth ones.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use std::ops::Bound;
 use geo::line_intersection::{LineIntersection, line_intersection};
 use geo::{Coord, Intersects};
 
+use super::doubt;
 use super::geometry::Position;
 
 mod contacts;
@@ -28,7 +30,8 @@ pub(super) enum Finding {
     Valid,
     /// What GEOS calls it, and where it is.
     Fault(&'static str, Coord),
-    /// A ring of fewer than three places is none that could be looked at.
+    /// GEOS has to be asked: a ring has fewer than three places, or GEOS may see places on one line that
+    /// are not, or the other way round.
     Unsure,
 }
 
@@ -52,10 +55,13 @@ pub(super) fn judge(polygons: &[Vec<Vec<Position>>]) -> Finding {
     }
 }
 
-/// The ring without its closing position and without repetitions.
+/// The ring without its closing position and without repetitions, if there is enough of it.
 fn corners(positions: &[Position]) -> Option<Vec<Coord>> {
     // Adding 0 turns -0 into 0: they are one place, and have to have one order.
     let mut corners: Vec<Coord> = positions.iter().map(|p| Coord { x: p.x + 0.0, y: p.y + 0.0 }).collect();
+    if corners.iter().any(|corner| doubt::about_place(corner.x, corner.y)) {
+        return None;
+    }
     corners.dedup();
     if corners.len() > 1 && corners.first() == corners.last() {
         corners.pop();
@@ -109,19 +115,25 @@ impl Sweep {
     /// Meets the corners of one place. What ends there is taken off the sweep line before anything that
     /// begins there is put on it: the order between them is not defined.
     fn meet(&mut self, corners: &[Corner], met: &mut [bool]) -> Result<(), Finding> {
-        let (mut ended, mut has_begun) = (None, false);
+        let mut ended: Vec<Edge> = Vec::new();
         for corner in corners {
             let (into, out) = self.edges_at(corner)?;
             let (ends, begins) = (into.right == corner.place, out.right == corner.place);
-            if ends == begins && into.folds(&out) {
+            if ends == begins && into.folds(&out)? {
                 return Err(Finding::Fault(SELF_INTERSECTION, corner.place));
             }
             for edge in [into, out].into_iter().filter(|edge| edge.right == corner.place) {
                 self.remove(&edge)?;
-                ended = Some(edge);
+                ended.push(edge);
             }
             if corners.len() > 1 {
                 self.contacts.add_corner(corner.place, &into, &out);
+            }
+        }
+        // Each of them: an edge that passes through the place parts what has ended there.
+        for edge in &ended {
+            if let (Some(below), Some(above)) = self.neighbours(edge) {
+                self.look(&below, &above)?;
             }
         }
         let mut first_met: Vec<(Edge, Edge)> = Vec::new();
@@ -129,16 +141,10 @@ impl Sweep {
             let (into, out) = self.edges_at(corner)?;
             for edge in [into, out].into_iter().filter(|edge| edge.left == corner.place) {
                 self.open(edge)?;
-                has_begun = true;
             }
             if !std::mem::replace(&mut met[corner.ring], true) {
                 first_met.push((into, out));
             }
-        }
-        if let (Some(edge), false) = (ended, has_begun)
-            && let (Some(below), Some(above)) = self.neighbours(&edge)
-        {
-            self.look(&below, &above)?;
         }
         // From below: what a ring lies in is told by what lies below it.
         first_met.sort_unstable_by_key(|(into, out)| *into.min(out));
@@ -204,7 +210,13 @@ impl Sweep {
             let corners = self.rings.get(from.ring).map_or(0, |ring| ring.corners.len());
             from.ring == to.ring && (from.corner + 1 == to.corner || (from.corner + 1 == corners && to.corner == 0))
         };
-        if follows(a, b) || follows(b, a) || !a.line().intersects(&b.line()) {
+        if follows(a, b) || follows(b, a) || !a.is_near(b) {
+            return Ok(());
+        }
+        if doubt::about_contact(&a.line(), &b.line()) {
+            return Err(Finding::Unsure);
+        }
+        if !a.line().intersects(&b.line()) {
             return Ok(());
         }
         match line_intersection(a.line(), b.line()) {

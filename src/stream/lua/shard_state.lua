@@ -1,7 +1,7 @@
 #!lua flags=no-writes,allow-stale
 -- KEYS[1] events stream, KEYS[2] dead-letter stream, KEYS[3] owner; ARGV[1] group.
 -- Answers length, last generated id, dead letters, group found, last delivered id, lag (-1: the
--- server does not know it, as after XDEL), pending, unread (1 or 0), oldest pending id, owner.
+-- server does not know it, as after XDEL), pending, unread (1 or 0), oldest pending id, oldest dead letter's id, owner.
 local function pairs_of(list)
   local map = {}
   for i = 1, #list, 2 do map[list[i]] = list[i + 1] end
@@ -18,15 +18,15 @@ if redis.call('EXISTS', KEYS[1]) == 1 then
   end
 end
 local owner = redis.call('GET', KEYS[3])
-local dead = 0
-if redis.call('EXISTS', KEYS[2]) == 1 then dead = redis.call('XLEN', KEYS[2]) end
+local dead, oldest_dead = redis.call('XLEN', KEYS[2]), ''
+if dead > 0 then oldest_dead = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1][1] end
 if not group then
   local unread = 0
   if length > 0 then unread = 1 end
-  return { length, last, dead, 0, '0-0', -1, 0, unread, '', owner }
+  return { length, last, dead, 0, '0-0', -1, 0, unread, '', oldest_dead, owner }
 end
 local delivered = group['last-delivered-id']
 local unread = #redis.call('XRANGE', KEYS[1], '(' .. delivered, '+', 'COUNT', 1)
 local oldest = ''
 if group['pending'] > 0 then oldest = redis.call('XPENDING', KEYS[1], ARGV[1])[2] end
-return { length, last, dead, 1, delivered, group['lag'] or -1, group['pending'], unread, oldest, owner }
+return { length, last, dead, 1, delivered, group['lag'] or -1, group['pending'], unread, oldest, oldest_dead, owner }

@@ -10,9 +10,30 @@ use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
 struct Input {
-    /// Tenths cannot be written exactly, so that what looks collinear is not quite.
-    tenths: bool,
+    step: Step,
+    /// Around 0, where ordinates have many exponents.
+    around_0: bool,
     polygons: Vec<Vec<Ring>>,
+}
+
+/// Tenths and thirds cannot be written exactly, so that what looks collinear is not quite.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Step {
+    One,
+    Tenth,
+    Third,
+    Sixtieth,
+}
+
+impl Step {
+    fn size(self) -> f64 {
+        match self {
+            Self::One => 1.0,
+            Self::Tenth => 0.1,
+            Self::Third => 1.0 / 3.0,
+            Self::Sixtieth => 1.0 / 60.0,
+        }
+    }
 }
 
 #[derive(Arbitrary, Debug)]
@@ -51,7 +72,8 @@ impl Ring {
 
 fuzz_target!(|input: Input| {
     const GRID: u8 = 12;
-    let scale = |n: u8| if input.tenths { format!("{}.{}", n / 10, n % 10) } else { n.to_string() };
+    let from = if input.around_0 { 6.0 } else { 0.0 };
+    let scale = |n: u8| ((f64::from(n) - from) * input.step.size()).to_string();
     let polygons: Vec<Vec<Vec<(u8, u8)>>> =
         input.polygons.iter().map(|rings| rings.iter().map(|ring| ring.corners(GRID)).collect()).collect();
     let is_right = |rings: &Vec<Vec<(u8, u8)>>| !rings.is_empty() && rings.iter().all(|ring| ring.len() > 3);

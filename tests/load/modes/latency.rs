@@ -31,10 +31,12 @@ pub async fn latency(servers: &mut Servers, common: &Common, steady: &Steady) ->
     let mut args = worker_args(common);
     args.extend(["--reorder-window".to_owned(), humantime::format_duration(steady.window).to_string()]);
     let mut report = Report::default();
+    // Without the giant the same shard is left out, so that the same events are compared.
+    let left_out = beside.as_ref().map(|beside| beside.shard_of(after));
     for _ in 0..common.runs {
-        measure(servers, steady, &alone, &args, None, &mut report).await;
+        measure(servers, steady, &alone, &args, None, left_out, &mut report).await;
         if let Some(beside) = &beside {
-            measure(servers, steady, beside, &args, giant, &mut report).await;
+            measure(servers, steady, beside, &args, giant, left_out, &mut report).await;
         }
     }
     if giant.is_some() {
@@ -52,6 +54,7 @@ async fn measure(
     prepared: &Prepared,
     args: &[String],
     giant: Option<Giant>,
+    left_out: Option<u16>,
     report: &mut Report,
 ) {
     let load = &prepared.load;
@@ -61,7 +64,7 @@ async fn measure(
     let worker = Worker::start(servers, 0, args);
     worker::attend(servers, load.shards).await;
     let start = Instant::now();
-    let arrivals = send(servers, prepared, steady.rate, giant).await;
+    let arrivals = send(servers, prepared, steady.rate, giant, left_out).await;
     let total = prepared.traffic.events.len();
     let rate = total as f64 / start.elapsed().as_secs_f64();
     worker::drain(servers, load.shards, total as u64, Duration::from_secs(1)).await;
@@ -83,8 +86,14 @@ async fn measure(
 }
 
 /// Publishes the events at `rate`; answers when each feature's entry arrived, in milliseconds since
-/// 1970 by the clock of Redis; without those of the warm-up, and without those of a giant's shard.
-async fn send(servers: &mut Servers, prepared: &Prepared, rate: u64, giant: Option<Giant>) -> HashMap<String, u64> {
+/// 1970 by the clock of Redis; without those of the warm-up, and without those of one shard.
+async fn send(
+    servers: &mut Servers,
+    prepared: &Prepared,
+    rate: u64,
+    giant: Option<Giant>,
+    left_out: Option<u16>,
+) -> HashMap<String, u64> {
     let keys = servers.keys();
     let entries: Vec<(u16, &Vec<u8>)> = prepared.addressed().collect();
     let mut ids: Vec<String> = Vec::with_capacity(entries.len());
@@ -108,12 +117,11 @@ async fn send(servers: &mut Servers, prepared: &Prepared, rate: u64, giant: Opti
     }
     let arrival = |id: &String| EntryId::parse(id.as_bytes()).expect("the id of an entry").ms;
     let is_giant = |place: usize| giant.is_some_and(|giant| place % (giant.after + 1) == giant.after);
-    let giants_shard = (0..entries.len()).find(|place| is_giant(*place)).map(|place| entries[place].0);
     let sent = entries.iter().zip(&ids).enumerate().filter(|(place, _)| !is_giant(*place));
     (0_u64..)
         .zip(sent)
         .skip_while(|(feature, _)| *feature < rate * WARM_UP_SECONDS)
-        .filter(|(_, (_, ((shard, _), _)))| Some(*shard) != giants_shard)
+        .filter(|(_, (_, ((shard, _), _)))| Some(*shard) != left_out)
         .map(|(feature, (_, (_, id)))| (traffic::name(feature), arrival(id)))
         .collect()
 }

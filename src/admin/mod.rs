@@ -1,5 +1,7 @@
 //! HTTP for those who watch: `/metrics`, `/healthz`, `/readyz`.
 
+pub(crate) mod shards;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +19,7 @@ use crate::failure::{Failure, Target};
 use crate::metrics::Meter;
 use crate::store::Store;
 use crate::stream::Stream;
+use crate::stream::pending::ShardState;
 
 /// A server that takes longer to answer a ping is not ready.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -57,7 +60,15 @@ pub async fn serve(address: SocketAddr, watched: Watched) -> std::io::Result<Soc
 }
 
 async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
-    match watched.meter.exposition() {
+    let own = watched.meter.exposition();
+    // Without an answer of Redis they are absent: no number is better than an old one.
+    let asked = tokio::time::timeout(PING_TIMEOUT, of_shards(&watched)).await.ok().and_then(Result::ok);
+    match own.and_then(|mut text| {
+        if let Some((owned, lengths)) = asked {
+            text.extend(shards::exposition(&owned, &lengths, watched.stream.server_now_ms())?);
+        }
+        Ok(text)
+    }) {
         Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -65,6 +76,14 @@ async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
             error.to_string().into_bytes(),
         ),
     }
+}
+
+/// The states of the shards that this worker owns, and the lengths of all streams.
+async fn of_shards(watched: &Watched) -> Result<(Vec<(u16, ShardState)>, Vec<u64>), Failure> {
+    let owned = watched.meter.owned();
+    let states = watched.stream.shard_states(&owned).await?;
+    let lengths = watched.stream.lengths(watched.meter.shards()).await?;
+    Ok((owned.into_iter().zip(states).collect(), lengths))
 }
 
 /// 200 only while both servers answer and no lane waits for one of them.

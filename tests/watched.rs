@@ -1,0 +1,50 @@
+//! What a scrape of a worker tells about its shards.
+
+use crate::world::{World, eventually, point};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_are_measured_when_asked_and_only_by_their_owner() {
+    const SHARDS: u16 = 4;
+    let world = World::shared("scrape", SHARDS).await;
+    let first = world.worker().set("WORKER_NAME", "a").ready().await;
+    let names = ["hexlane_lag", "hexlane_pending", "hexlane_oldest_pending_seconds", "hexlane_dead_letter_entries"];
+    let told = async |worker: &crate::world::Worker, name: &str| -> Vec<u16> {
+        let (_, body) = worker.get("/metrics").await.unwrap();
+        let shard = |line: &str| line.strip_prefix(name)?.strip_prefix("{shard=\"")?.split('"').next()?.parse().ok();
+        body.lines().filter_map(shard).collect()
+    };
+    for name in names {
+        eventually(name, async || told(&first, name).await == [0, 1, 2, 3]).await;
+    }
+    let second = world.worker().set("WORKER_NAME", "b").ready().await;
+    // Each shard by one of them; what one has given back it tells no more.
+    let shared_out = async || {
+        let (ours, theirs) = (told(&first, "hexlane_lag").await, told(&second, "hexlane_lag").await);
+        let mut all = [ours.clone(), theirs.clone()].concat();
+        all.sort_unstable();
+        all == [0, 1, 2, 3] && !ours.is_empty() && !theirs.is_empty()
+    };
+    eventually("each shard is told by its owner", shared_out).await;
+    second.stop().await;
+    eventually("all of them again", async || told(&first, "hexlane_lag").await.len() == 4).await;
+
+    // A row that somebody has locked, and a dead letter.
+    let somebody = world.postgres().await;
+    somebody.batch_execute("BEGIN; LOCK TABLE feature_state").await.unwrap();
+    world.add(1, b"{}").await;
+    world.add(2, &point("F", 1, 4.3, 52.1)).await;
+    first.until_metric("hexlane_dead_letter_entries{shard=\"1\"}", 1.0).await;
+    first.until_metric("hexlane_dead_letter_oldest_seconds{shard=\"1\"}", 0.001).await;
+    first.until_metric("hexlane_pending{shard=\"2\"}", 1.0).await;
+    first.until_metric("hexlane_oldest_pending_seconds{shard=\"2\"}", 0.5).await;
+    first.until_metric("hexlane_shard_skew", 2.0).await;
+    first.until_metric(&format!("hexlane_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1.0).await;
+    assert_eq!(first.metric("hexlane_pending{shard=\"0\"}").await, Some(0.0));
+    somebody.batch_execute("COMMIT").await.unwrap();
+    let settled = async || first.metric("hexlane_oldest_pending_seconds{shard=\"2\"}").await == Some(0.0);
+    eventually("nothing is pending", settled).await;
+    // What sums up: entries read, and the ends they came to.
+    let counts = first.stop().await;
+    counts.assert_balanced();
+    assert_eq!((counts.read, counts.applied, counts.dead_lettered), (2, 1, 1));
+}
