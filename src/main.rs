@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use hexlane::cli::{Cli, Command, LogFormat};
+use hexlane::commands::check::Severity;
 use hexlane::{commands, worker};
 use tracing_subscriber::EnvFilter;
 
@@ -16,6 +17,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
+const WARNED: u8 = 3;
 
 fn main() -> ExitCode {
     // Exits with 2 by itself on wrong usage.
@@ -50,6 +52,11 @@ async fn run(command: Command) -> Result<u8, String> {
         Command::Publish(args) => Ok(if commands::publish::run(args).await? { DONE } else { FAILED }),
         Command::Migrate(args) => commands::migrate::run(args).await.map(|()| DONE),
         Command::Prune(args) => commands::prune::run(args).await.map(|()| DONE),
+        Command::Check(args) => Ok(match commands::check::run(args).await? {
+            Severity::Good => DONE,
+            Severity::Warning => WARNED,
+            Severity::Error => FAILED,
+        }),
         Command::Dead(command) => Ok(if commands::dead::run(command).await? { DONE } else { FAILED }),
         Command::Rewind(args) => commands::rewind::run(args).await.map(|()| DONE),
         Command::Status(args) => commands::status::run(args).await.map(|()| DONE),

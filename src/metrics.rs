@@ -2,9 +2,9 @@
 //!
 //! One function for each measure; label values come from closed lists or server error codes.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::{
@@ -13,6 +13,7 @@ use prometheus::{
 
 use crate::event::{EntryId, Outcome, Reason};
 use crate::failure::{Failure, Target};
+use crate::lane::Pulse;
 
 /// Seconds from entry id to commit.
 const LATENCY_BUCKETS: [f64; 15] =
@@ -27,11 +28,12 @@ pub struct Meter {
     dead_letters: Vec<IntCounter>,
     released: IntCounter,
     lost: IntCounter,
+    missing: IntCounter,
     reclaimed: IntCounter,
     retries: IntCounterVec,
     lanes: IntGauge,
-    /// The shards of these lanes.
-    owned: Mutex<BTreeSet<u16>>,
+    /// Their shards and signs of life.
+    owned: Mutex<BTreeMap<u16, Arc<Pulse>>>,
     /// How many there are; 0 until it is known.
     shards: AtomicU16,
     buffered: IntGauge,
@@ -77,6 +79,7 @@ impl Meter {
             dead_letters: Reason::ALL.iter().map(|reason| dead_letters.with_label_values(&[reason.as_str()])).collect(),
             released: counter("hexlane_released_total", "Entries given up unsettled; they come again.")?,
             lost: counter("hexlane_lost_total", "Entries deleted by someone before they were handled.")?,
+            missing: counter("hexlane_missing_total", "Entries deleted by someone before anybody had read them.")?,
             reclaimed: counter("hexlane_reclaimed_total", "Pending entries taken over.")?,
             retries: counters("hexlane_retries_total", "Failed attempts at a server.", &["target", "error"])?,
             lanes: gauge("hexlane_lanes_owned", "Shards this worker reads.")?,
@@ -130,6 +133,11 @@ impl Meter {
         self.buffered.sub(entries as i64);
     }
 
+    /// Entries were deleted unread; they were never in hand.
+    pub fn missing(&self, entries: u64) {
+        self.missing.inc_by(entries);
+    }
+
     /// Pending entries were taken over.
     pub fn reclaimed(&self, entries: usize) {
         self.reclaimed.inc_by(entries as u64);
@@ -147,8 +155,8 @@ impl Meter {
     }
 
     /// A lane has started.
-    pub fn lane_started(&self, shard: u16) {
-        self.locked().insert(shard);
+    pub fn lane_started(&self, shard: u16, pulse: Arc<Pulse>) {
+        self.locked().insert(shard, pulse);
         self.lanes.inc();
     }
 
@@ -160,10 +168,15 @@ impl Meter {
 
     /// The shards of the lanes that run.
     pub fn owned(&self) -> Vec<u16> {
-        self.locked().iter().copied().collect()
+        self.locked().keys().copied().collect()
     }
 
-    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeSet<u16>> {
+    /// The lane that has been silent for longest, and for how long.
+    pub fn most_silent(&self) -> Option<(u16, Duration)> {
+        self.locked().iter().map(|(shard, pulse)| (*shard, pulse.silence())).max_by_key(|(_, silence)| *silence)
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<u16, Arc<Pulse>>> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

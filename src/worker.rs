@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{self, Watched};
+use crate::admin::{self, Steps, Watched};
 use crate::cli::WorkerArgs;
 use crate::event::EntryId;
 use crate::failure::{Failure, RetryPolicy};
@@ -56,6 +56,11 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
         store: store.clone(),
         started: started.clone(),
         stop: stop.clone(),
+        steps: Steps {
+            statement: args.database.statement_timeout,
+            writers: pool_size(&args),
+            pauses: args.retry.retry_cap + args.reorder_window + 2 * args.block,
+        },
     };
     let address = admin::serve(args.admin_addr, watched).await.map_err(|error| {
         format!("--admin-addr {}: {error}; choose another, or port 0 for a free one", args.admin_addr)

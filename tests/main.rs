@@ -14,6 +14,7 @@ mod group_commit;
 mod guard;
 mod ledger;
 mod marks;
+mod observability;
 mod other_producers;
 mod outage;
 mod partitions;

@@ -48,3 +48,36 @@ async fn shards_are_measured_when_asked_and_only_by_their_owner() {
     counts.assert_balanced();
     assert_eq!((counts.read, counts.applied, counts.dead_lettered), (2, 1, 1));
 }
+
+/// Every lane turns, or the process is of no use: whoever supervises it has to know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_that_hangs_is_no_longer_healthy_and_one_that_waits_is() {
+    let world = World::shared("healthy", 2).await;
+    let settings = [("STATEMENT_TIMEOUT", "1s"), ("RETRY_CAP", "200ms"), ("RETRY_BASE", "100ms"), ("POOL_SIZE", "2")];
+    let mut command = world.worker();
+    for (name, value) in settings {
+        command = command.set(name, value);
+    }
+    let worker = command.ready().await;
+    let health = async || worker.get("/healthz").await.unwrap();
+
+    // A locked table for longer than a lane that hangs would be forgiven: alive, and not ready.
+    let somebody = world.postgres().await;
+    somebody.batch_execute("BEGIN; LOCK TABLE feature_state").await.unwrap();
+    for shard in 0..2 {
+        world.add(shard, &point(&format!("waits {shard}"), 1, 4.3, 52.1)).await;
+    }
+    worker.until_ready(false).await;
+    worker.until_metric("hexlane_oldest_pending_seconds{shard=\"1\"}", 15.0).await;
+    assert_eq!(health().await, (200, "ok\n".into()));
+    somebody.batch_execute("COMMIT").await.unwrap();
+    world.drained().await;
+
+    // Large enough for a thread of its own.
+    let hangs = format!(r#","properties":{{"k":"hexlane-hang-test{}"}}"#, " ".repeat(70_000));
+    let point_text = r#"{"type":"Point","coordinates":[4.3,52.1]}"#;
+    world.add(1, &crate::world::event("hangs", 1, "update", point_text, &hangs)).await;
+    eventually("it is no longer healthy", async || health().await.0 == 503).await;
+    assert!(health().await.1.contains("the lane of shard 1 has not come to the end of a step"), "{}", health().await.1);
+    worker.kill().await;
+}

@@ -21,6 +21,8 @@ use crate::store::Store;
 use crate::stream::Stream;
 use crate::stream::pending::ShardState;
 
+/// For a machine that is busy with other things.
+const GRACE: Duration = Duration::from_secs(10);
 /// A server that takes longer to answer a ping is not ready.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -37,6 +39,26 @@ pub struct Watched {
     pub started: Arc<AtomicBool>,
     /// Cancelled when the worker leaves.
     pub stop: CancellationToken,
+    /// How long steps of a lane may take.
+    pub steps: Steps,
+}
+
+/// What the length of a lane's longest step depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps {
+    /// A statement that waits for a lock ends by this.
+    pub statement: Duration,
+    /// Statements at once: the other lanes wait for their turn.
+    pub writers: usize,
+    /// Everything else that a lane may wait for, one after the other.
+    pub pauses: Duration,
+}
+
+impl Watched {
+    fn longest_silence(&self, lanes: usize) -> Duration {
+        let turns = lanes.div_ceil(self.steps.writers.max(1)) + 1;
+        self.steps.statement.saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX)) + self.steps.pauses + GRACE
+    }
 }
 
 /// Opens the address and answers until the process ends.
@@ -48,7 +70,7 @@ pub async fn serve(address: SocketAddr, watched: Watched) -> std::io::Result<Soc
     let address = listener.local_addr()?;
     let routes = Router::new()
         .route("/metrics", get(metrics))
-        .route("/healthz", get(async || "ok\n"))
+        .route("/healthz", get(healthy))
         .route("/readyz", get(ready))
         .with_state(watched);
     tokio::spawn(async move {
@@ -84,6 +106,18 @@ async fn of_shards(watched: &Watched) -> Result<(Vec<(u16, ShardState)>, Vec<u64
     let states = watched.stream.shard_states(&owned).await?;
     let lengths = watched.stream.lengths(watched.meter.shards()).await?;
     Ok((owned.into_iter().zip(states).collect(), lengths))
+}
+
+/// 200 while every lane comes to the end of its steps, whatever they wait for. A restart helps where
+/// one does not; it helps nobody while a server is away.
+async fn healthy(State(watched): State<Watched>) -> impl IntoResponse {
+    match watched.meter.most_silent() {
+        Some((shard, silence)) if silence > watched.longest_silence(watched.meter.owned().len()) => {
+            let text = format!("the lane of shard {shard} has not come to the end of a step for {silence:?}\n");
+            (StatusCode::SERVICE_UNAVAILABLE, text)
+        }
+        _ => (StatusCode::OK, "ok\n".to_owned()),
+    }
 }
 
 /// 200 only while both servers answer and no lane waits for one of them.

@@ -49,7 +49,8 @@ impl Cli {
             Command::Worker(args) => args.check(),
             Command::Publish(args) => args.check(),
             Command::Dead(command) => command.check(),
-            Command::Migrate(_)
+            Command::Check(_)
+            | Command::Migrate(_)
             | Command::Prune(_)
             | Command::Rewind(_)
             | Command::Status(_)
@@ -70,6 +71,8 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// Remove tombstones and known event ids that are past their retention.
     Prune(PruneArgs),
+    /// Say whether both servers are set up as they should be, and what to change; exit code 3 for warnings only.
+    Check(CheckArgs),
     /// Look through dead letters, send them back, remove them.
     #[command(subcommand)]
     Dead(DeadCommand),
@@ -187,6 +190,23 @@ impl RetryArgs {
     pub fn policy(&self) -> RetryPolicy {
         RetryPolicy { base: self.retry_base, cap: self.retry_cap }
     }
+}
+
+/// Options of `hexlane check`.
+#[derive(Clone, Debug, Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub redis: RedisArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub topology: TopologyArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub database: DatabaseArgs,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `hexlane migrate`.

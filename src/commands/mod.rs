@@ -1,5 +1,6 @@
 //! What people call, but for the worker itself.
 
+pub mod check;
 pub mod dead;
 pub mod migrate;
 pub mod prune;

@@ -222,6 +222,7 @@ impl Fleet {
         let term = lane::Term {
             lease: owned.lease.clone(),
             take_over: owned.take_over.clone(),
+            pulse: Arc::new(lane::Pulse::new(owned.held.clone())),
             held: owned.held.clone(),
             last_write: Arc::default(),
         };

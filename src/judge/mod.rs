@@ -96,6 +96,10 @@ pub fn judge(payload: &[u8], now_us: i64, limits: &Limits, resolution: Resolutio
     if payload.windows(18).any(|window| window == b"hexlane-crash-test") {
         std::process::abort();
     }
+    #[cfg(feature = "crash-test")]
+    if payload.windows(17).any(|window| window == b"hexlane-hang-test") {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
     // Nothing shared is touched inside, so there is nothing that a panic could leave half-done.
     catch_unwind(AssertUnwindSafe(|| judge_unguarded(payload, now_us, limits, resolution))).unwrap_or_else(|panic| {
         let detail = format!("judging the event failed inside hexlane: {}", panic_text(panic.as_ref()));

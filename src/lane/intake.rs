@@ -12,11 +12,11 @@ use crate::failure::{Class, Failure, Retry, RetryPolicy};
 use crate::judge;
 use crate::metrics::Trouble;
 use crate::stream::entry::{Entry, Payload};
+use crate::stream::pending::Gap;
 use crate::stream::reader::Reader;
 
-/// Entries asked for in the first read, while sizes are unknown: each may be as large as events can
-/// be, in every lane at once. Later as many as fit.
-const FIRST_READ: usize = 1;
+/// Entries asked for in the first read, at the most; later as many as fit.
+const FIRST_READ: usize = 64;
 /// Smaller reads cost Redis more than they save here.
 const LEAST_READ_BYTES: usize = 64 * 1024;
 /// Below this many bytes decoding is quicker than handing it to another thread.
@@ -33,7 +33,7 @@ pub(super) async fn run(shard: u16, shared: Shared, term: Term, ahead: mpsc::Sen
     let longest = shared.settings.min_idle;
     let looks = RetryPolicy { base: FIRST_LOOK_PAUSE.min(longest), cap: longest }.start();
     let budget = (shared.settings.batch_bytes / super::AHEAD).max(LEAST_READ_BYTES);
-    let count = ReadSize { count: FIRST_READ.min(shared.settings.read_rows), budget, most: shared.settings.read_rows };
+    let count = ReadSize { count: 1, budget, most: shared.settings.read_rows };
     let intake = Intake { shard, shared, term, ahead, reader, looks, next_look: Instant::now(), count };
     intake.run().await;
 }
@@ -57,6 +57,7 @@ impl Intake {
         let mut trouble = Trouble::none(&meter);
         let mut retry = self.shared.settings.retry.start();
         while self.goes_on() {
+            self.term.pulse.intake();
             match self.turn().await {
                 Ok(()) if trouble.is_over() => {}
                 Ok(()) => {
@@ -92,9 +93,11 @@ impl Intake {
     async fn turn(&mut self) -> Result<(), Failure> {
         if !self.reader.is_connected() {
             self.reader.open().await?;
+            self.count.start(self.reader.average_bytes().await?);
             self.next_look = Instant::now();
         }
         if self.next_look <= Instant::now() || self.term.take_over.swap(false, Ordering::Relaxed) {
+            self.look_for_gap().await?;
             if self.take_over().await? > 0 {
                 self.looks.reset();
             }
@@ -104,6 +107,22 @@ impl Intake {
         if !entries.is_empty() {
             self.count.learn(&entries);
             self.hand_over(entries).await;
+        }
+        Ok(())
+    }
+
+    /// What was deleted unread nobody can bring back but its producer, who has to be told.
+    async fn look_for_gap(&mut self) -> Result<(), Failure> {
+        if let Some(Gap { missing, after, until }) = self.reader.gap().await? {
+            self.shared.meter.missing(missing);
+            tracing::error!(
+                shard = self.shard,
+                missing,
+                after,
+                until,
+                "entries were deleted from the stream before anybody had read them: publish them again, and find \
+                 out who trims it by length"
+            );
         }
         Ok(())
     }
@@ -121,6 +140,8 @@ impl Intake {
     pub(super) fn hold(&self, entries: &[Entry]) {
         self.shared.meter.read(entries.len());
         self.term.held.add(entries.iter().map(|entry| entry.id));
+        // From now on the lane has something to do.
+        self.term.pulse.lane();
     }
 
     /// Waits until the lane has room.
@@ -169,6 +190,13 @@ pub(super) struct ReadSize {
 impl ReadSize {
     pub(super) fn next(&self) -> usize {
         self.count
+    }
+
+    /// Where nothing is known the first read is of one entry: each may be as large as events can be, in
+    /// every lane at once.
+    fn start(&mut self, average_bytes: usize) {
+        let fitting = self.budget.checked_div(average_bytes).unwrap_or(1);
+        self.count = fitting.clamp(1, FIRST_READ.min(self.most));
     }
 
     pub(super) fn learn(&mut self, entries: &[Entry]) {

@@ -11,6 +11,7 @@ pub mod group_commit;
 mod held;
 mod in_flight;
 mod intake;
+mod pulse;
 pub mod reorder;
 mod settle;
 mod takeover;
@@ -37,6 +38,7 @@ use crate::stream::Stream;
 use group_commit::GroupCommit;
 pub use held::Held;
 use in_flight::InFlight;
+pub use pulse::Pulse;
 use reorder::Reorder;
 use trim::LastWrite;
 use write::Commit;
@@ -105,6 +107,8 @@ pub struct Term {
     pub take_over: Arc<AtomicBool>,
     /// What is in hand.
     pub held: Arc<Held>,
+    /// Signs of life.
+    pub pulse: Arc<Pulse>,
     /// When the database answered last.
     pub last_write: Arc<LastWrite>,
 }
@@ -137,7 +141,7 @@ impl Item {
 pub async fn run(shard: u16, shared: Shared, term: Term) -> Result<(), tokio::task::JoinError> {
     let (ahead, batches) = mpsc::channel(AHEAD);
     let mut intake = tokio::spawn(intake::run(shard, shared.clone(), term.clone(), ahead));
-    shared.meter.lane_started(shard);
+    shared.meter.lane_started(shard, term.pulse.clone());
     let commit = Commit { shard, shared: shared.clone(), term: term.clone() };
     let lane =
         Lane { shared: shared.clone(), term: term.clone(), batches, reorder: Reorder::default(), ready: Vec::new() };
@@ -175,6 +179,7 @@ impl Lane {
     async fn run(mut self, mut in_flight: InFlight<'_>) {
         let mut ended = false;
         while !self.shared.abort.is_cancelled() && self.term.lease.is_held() {
+            self.term.pulse.lane();
             let may_start = self.may_start(&in_flight);
             if may_start {
                 ended = self.admit_waiting() || ended;

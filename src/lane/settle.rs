@@ -81,6 +81,7 @@ impl Commit {
                 Err(_) if !self.term.lease.is_held() => return None,
                 Err(failure) => {
                     trouble.add(&failure, self.shard);
+                    self.term.pulse.lane();
                     retry.pause(&self.shared.abort).await.then_some(())?;
                 }
             }

@@ -45,6 +45,7 @@ impl Intake {
     }
 
     async fn take_page(&mut self, page: &[Delivered], is_marked: bool) -> Result<(), Failure> {
+        self.term.pulse.intake();
         let ids: Vec<EntryId> = page.iter().map(|delivered| delivered.id).collect();
         let (mut entries, mut gone) = (Vec::with_capacity(ids.len()), Vec::new());
         for found in self.reader.fetch(&ids).await? {

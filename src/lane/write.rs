@@ -111,6 +111,7 @@ impl Commit {
                 }
                 Err(failure) => {
                     trouble.add(&failure, self.shard);
+                    self.term.pulse.lane();
                     retry.pause(&self.shared.abort).await.then_some(())?;
                 }
             }
@@ -240,6 +241,7 @@ impl Commit {
                     return Some(Err(failure));
                 }
             }
+            self.term.pulse.lane();
             retry.pause(&self.shared.abort).await.then_some(())?;
         }
     }
@@ -252,6 +254,7 @@ impl Commit {
         while let Err(failure) = self.unless_aborted(self.shared.store.rehearse()).await? {
             at_once = false;
             trouble.add(&failure, self.shard);
+            self.term.pulse.lane();
             retry.pause(&self.shared.abort).await.then_some(())?;
         }
         Some(at_once)

@@ -4,6 +4,7 @@
 //! judged [`Failure`] for all of them. Every write is one auto-committed statement; nothing is
 //! retried here.
 
+pub mod inspect;
 pub mod migrate;
 mod parameter;
 pub mod prune;

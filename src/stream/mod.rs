@@ -6,6 +6,7 @@
 
 pub mod dead;
 pub mod entry;
+pub mod inspect;
 pub mod membership;
 pub mod oldest;
 pub mod pending;

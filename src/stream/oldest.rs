@@ -59,8 +59,12 @@ impl Stream {
         Ok(first.into_iter().next().and_then(oldest))
     }
 
-    /// Of the entries that were dead letters: their ids are younger than their events.
-    async fn oldest_sent_back(&self, shard: u16) -> Result<Option<Oldest>, Failure> {
+    /// Of the entries that were dead letters: their ids are younger than their events. Forgets those
+    /// that are older than the oldest which is still there.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn oldest_sent_back(&self, shard: u16) -> Result<Option<Oldest>, Failure> {
         let stream = self.keys.events(shard);
         let keys = [self.keys.sent_back(shard), stream.clone()];
         loop {

@@ -20,7 +20,30 @@ pub struct Delivered {
     pub deliveries: u64,
 }
 
+/// Entries that were deleted before the group had read them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// How many.
+    pub missing: u64,
+    /// The last id that was delivered.
+    pub after: String,
+    /// The first that is there and unread; empty for none.
+    pub until: String,
+}
+
 impl Reader {
+    /// Looks for entries that somebody has deleted before the group had read them; each is told once.
+    /// The server gives no sign of them.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn gap(&mut self) -> Result<Option<Gap>, Failure> {
+        let mut command = script(include_str!("lua/gap.lua"), std::slice::from_ref(&self.key));
+        command.arg(&*self.stream.group);
+        let (missing, after, until): (u64, String, String) = self.ask("looking for a gap", &command).await?;
+        Ok((missing > 0).then_some(Gap { missing, after, until }))
+    }
+
     /// Puts everything that is pending on the shard under our own name, whoever held it; answers
     /// what was deleted from the stream meanwhile and is now dropped by the server. The cursor is
     /// carried to the end of the list: one call looks at ten times COUNT entries and may find none.

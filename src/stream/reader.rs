@@ -66,6 +66,16 @@ impl Reader {
         self.ask("making the consumer group", command.arg(&*self.stream.group)).await.map(|_: Value| ())
     }
 
+    /// How large an entry of the stream is, as the server estimates it; 0 if it does not tell.
+    /// See <https://redis.io/docs/latest/commands/memory-usage/>.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn average_bytes(&mut self) -> Result<usize, Failure> {
+        let command = script(include_str!("lua/average_bytes.lua"), std::slice::from_ref(&self.key));
+        self.ask("asking how large entries are", &command).await
+    }
+
     /// Up to `count` new entries; none if nothing came within the block time, or at once when
     /// `stop` is cancelled. Never gives up a reply under way: what it brings would stay pending.
     ///

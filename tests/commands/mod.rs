@@ -1,5 +1,6 @@
 //! The command line: what each command prints, refuses and answers with its exit code.
 
+mod check;
 mod dead;
 mod migrate;
 mod passwords;

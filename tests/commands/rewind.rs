@@ -28,7 +28,7 @@ async fn what_entered_since_comes_again() {
     world.sql("DELETE FROM feature_state WHERE feature_id = 'F'").await;
     let said = rewind(&world, &["--shard", "0", "--to", &ids[2]]).await;
     assert_eq!(said, format!("shard 000: set back: what entered from {} on comes again\n", ids[2]));
-    let counts = world.worker().once().await;
+    let counts = world.drain_in_one_batch().await;
     assert_eq!((counts.read, counts.applied), (2, 1), "{counts:?}");
     assert_eq!(world.state("F").await, Some((4, "update".into())));
 

@@ -2,6 +2,7 @@
 
 mod acknowledgements;
 mod consumers;
+mod gaps;
 mod geometry;
 mod groups;
 mod quiet;

@@ -113,9 +113,12 @@ pub struct Steady {
     pub window: Duration,
     #[arg(long, default_value_t = 16)]
     pub shards: u16,
-    /// Measures once more with an event of so many positions each second, and leaves its shard out
+    /// Measures once more with an event of so many positions in between, and leaves its shard out
     #[arg(long, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(4..))]
     pub giant: Option<usize>,
+    /// After how many others such an event comes
+    #[arg(long, default_value_t = 20_000)]
+    pub giant_every: usize,
 }
 
 /// A large event in between.

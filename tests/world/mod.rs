@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::NoTls;
 
-pub use process::{Counts, Worker, WorkerCommand};
+pub use process::{Counts, Worker, WorkerCommand, http_get};
 pub use proxy::{Fault, Proxy, Way, holds};
 pub use servers::{Server, Servers};
 pub use traffic::Traffic;

@@ -130,18 +130,7 @@ impl Worker {
 
     /// Status and body of a GET on its admin server; `None` while it does not answer.
     pub async fn get(&self, path: &str) -> Option<(u16, String)> {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let ask = async {
-            let mut socket = tokio::net::TcpStream::connect(self.admin().await).await?;
-            let request = format!("GET {path} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n");
-            socket.write_all(request.as_bytes()).await?;
-            let mut answer = String::new();
-            socket.read_to_string(&mut answer).await?;
-            Ok::<_, std::io::Error>(answer)
-        };
-        let answer = tokio::time::timeout(Duration::from_secs(10), ask).await.ok()?.ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+        http_get(&self.admin().await, path).await
     }
 
     pub async fn is_ready(&self) -> bool {
@@ -208,6 +197,22 @@ impl Worker {
             .unwrap_or_else(|_| panic!("no end:\n{}", self.log()))
             .unwrap()
     }
+}
+
+/// Status and body of a GET; `None` while nobody answers.
+pub async fn http_get(address: &str, path: &str) -> Option<(u16, String)> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let ask = async {
+        let mut socket = tokio::net::TcpStream::connect(address).await?;
+        // In 1.0 the body comes in one piece.
+        socket.write_all(format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(10), ask).await.ok()?.ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
 /// A test that fails shows what its workers said.

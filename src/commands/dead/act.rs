@@ -1,6 +1,6 @@
 //! Sends dead letters back, or removes them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::{self, Write};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -27,6 +27,7 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<bool, String> {
     let mut done = Done::new(if args.dry_run { "would replay" } else { "replayed" });
     // Of events that died several times one is sent back, and the other letters go.
     let mut sources: HashSet<(String, String)> = HashSet::new();
+    let mut replayed: BTreeSet<u16> = BTreeSet::new();
     while let Some((shard, page)) = letters.next().await? {
         if shard >= topology.shards {
             // Nobody reads that stream any more.
@@ -45,6 +46,7 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<bool, String> {
                 continue;
             }
             pace.turn().await;
+            replayed.insert(shard);
             let ids: Vec<EntryId> = first.iter().map(|letter| letter.id).collect();
             let what = letters.stream.replay(shard, &ids).await.map_err(|failure| {
                 format!("{failure}\n{}; what was sent back is sent back, run it again for the rest", done.words())
@@ -59,6 +61,10 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<bool, String> {
             let ids: Vec<EntryId> = again.iter().map(|letter| letter.id).collect();
             done.repeats += letters.stream.purge(shard, &ids).await.map_err(sentence)?;
         }
+    }
+    for shard in replayed {
+        // What has been settled since need not be remembered any more.
+        letters.stream.oldest_sent_back(shard).await.map_err(sentence)?;
     }
     done.finish(args.json)?;
     Ok(done.incomplete == 0 && done.beyond == 0)

@@ -24,7 +24,7 @@ pub async fn latency(servers: &mut Servers, common: &Common, steady: &Steady) ->
         servers.postgres.query_one("SHOW track_commit_timestamp", &[]).await.expect("PostgreSQL answers").get(0);
     assert!(setting == "on", "PostgreSQL keeps no commit times: set track_commit_timestamp = on and restart it");
     let load = steady.load(WARM_UP_SECONDS);
-    let after = usize::try_from(steady.rate).expect("a number of events that fits into memory");
+    let after = steady.giant_every;
     let giant = steady.giant.map(|positions| Giant { positions, after });
     let alone = Prepared::of(&load, traffic::one_each(&load, None));
     let beside = giant.map(|giant| Prepared::of(&load, traffic::one_each(&load, Some(giant))));

@@ -23,7 +23,7 @@ const TINY: [&str; 11] = [
     "growth --events 300 --stored 100,200",
     "backlog --events 300 --features 50",
     "hot --events 300 --features 50",
-    "latency --rate 200 --seconds 1 --window 20ms --giant 1000",
+    "latency --rate 200 --seconds 1 --window 20ms --giant 1000 --giant-every 100",
     "publish --events 300 --features 50",
     "idle --settling 0 --seconds 1",
     "table --events 300 --features 50 --passes 2",

@@ -1,0 +1,64 @@
+//! What `hexlane check` asks of PostgreSQL.
+
+use std::collections::HashMap;
+
+use super::{Store, give_back, in_time};
+use crate::failure::Failure;
+
+/// How a server and a database are set up.
+#[derive(Clone, Debug, Default)]
+pub struct Inspection {
+    /// Whether it is a standby.
+    pub in_recovery: bool,
+    /// Settings of the server, by their names.
+    pub settings: HashMap<String, String>,
+    /// Standbys that a commit does not wait for.
+    pub asynchronous_standbys: i64,
+    /// Columns of `feature_state` and their types, as PostgreSQL writes them.
+    pub columns: HashMap<String, String>,
+    /// `TABLE RIGHT`, for each right that a worker needs and this user lacks.
+    pub missing_rights: Vec<String>,
+    /// The server's clock less ours, in microseconds.
+    pub clock_ahead_us: i64,
+}
+
+impl Store {
+    /// Asks for everything at once. Changes nothing.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::postgres`].
+    pub async fn inspect(&self) -> Result<Inspection, Failure> {
+        let doing = "inspecting the server";
+        let client = self.connection(doing).await?;
+        let asked = async {
+            let sql = "SELECT pg_is_in_recovery(),
+                (SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'async'),
+                (SELECT coalesce(array_agg(name), '{}') FROM unnest($1::text[]) AS name),
+                (SELECT coalesce(array_agg(coalesce(current_setting(name, true), '')), '{}') FROM unnest($1::text[]) AS name),
+                (SELECT coalesce(array_agg(attname::text ORDER BY attnum), '{}') FROM pg_attribute
+                    WHERE attrelid = to_regclass('feature_state') AND attnum > 0 AND NOT attisdropped),
+                (SELECT coalesce(array_agg(format_type(atttypid, atttypmod) ORDER BY attnum), '{}') FROM pg_attribute
+                    WHERE attrelid = to_regclass('feature_state') AND attnum > 0 AND NOT attisdropped),
+                (SELECT coalesce(array_agg(name || ' ' || privilege), '{}')
+                    FROM unnest(ARRAY['feature_state', 'processed_event']) AS name,
+                        unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege
+                    WHERE NOT has_table_privilege(to_regclass(name), privilege)),
+                (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+            let names = ["fsync", "full_page_writes", "synchronous_standby_names"];
+            let before_us = chrono::Utc::now().timestamp_micros();
+            let row = client.query_one(sql, &[&names.as_slice()]).await?;
+            let half_way_us = i64::midpoint(before_us, chrono::Utc::now().timestamp_micros());
+            let zip = |names: Vec<String>, values: Vec<String>| names.into_iter().zip(values).collect();
+            Ok(Inspection {
+                in_recovery: row.try_get(0)?,
+                asynchronous_standbys: row.try_get(1)?,
+                settings: zip(row.try_get(2)?, row.try_get(3)?),
+                columns: zip(row.try_get(4)?, row.try_get(5)?),
+                missing_rights: row.try_get(6)?,
+                clock_ahead_us: row.try_get::<_, i64>(7)? - half_way_us,
+            })
+        };
+        let answer = in_time(self.deadline, doing, asked).await;
+        give_back(client, answer)
+    }
+}

@@ -1,0 +1,102 @@
+//! `hexlane check`: what it finds in servers that are set up wrongly, and that it changes nothing.
+
+use serde_json::Value;
+
+use super::run;
+use crate::world::World;
+
+async fn check(world: &World) -> (i32, Value) {
+    let ended = run(world.command(&["check", "--json"]), b"").await;
+    (ended.code, serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{ended:?}")))
+}
+
+fn found(answer: &Value, severity: &str) -> Vec<String> {
+    let findings = answer["findings"].as_array().unwrap().iter();
+    findings
+        .filter(|finding| finding["severity"] == severity)
+        .map(|finding| format!("{}; {}", finding["what"].as_str().unwrap(), finding["remedy"].as_str().unwrap()))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn good_servers_are_good_and_nothing_is_changed() {
+    let world = World::private("check_good", 2).await;
+    let (code, answer) = check(&world).await;
+    assert_eq!((code, &answer["worst"]), (0, &"good".into()), "{answer:#}");
+    assert_eq!(world.ask::<Vec<String>>("KEYS *").await, Vec::<String>::new());
+    let text = run(world.command(&["check"]), b"").await.stdout;
+    assert!(text.lines().all(|line| line.starts_with("good     ")), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_fault_is_named_with_what_to_do() {
+    let world = World::private("check_bad", 2).await;
+    for (setting, value) in [("maxmemory-policy", "allkeys-lru"), ("appendonly", "no")] {
+        world.ask::<String>(&format!("CONFIG SET {setting} {value}")).await;
+    }
+    let (code, answer) = check(&world).await;
+    assert_eq!((code, &answer["worst"]), (3, &"warning".into()), "{answer:#}");
+    let warnings = found(&answer, "warning").join("\n");
+    for words in ["would evict whole streams; set maxmemory-policy noeviction", "set appendonly yes"] {
+        assert!(warnings.contains(words), "{warnings}");
+    }
+    world.ask::<String>("CONFIG SET maxmemory 1gb").await;
+    assert_eq!(run(world.command(&["publish"]), b"").await.code, 0, "which writes down how many shards there are");
+    world.ask::<i64>(&format!("HSET {}:topology shards 4", world.namespace)).await;
+    for sql in [
+        "DROP VIEW feature",
+        "ALTER TABLE feature_state ALTER geometry TYPE geometry(Geometry, 0) USING ST_SetSRID(geometry, 0)",
+        "ALTER SYSTEM SET full_page_writes = off",
+        "SELECT pg_reload_conf()",
+    ] {
+        world.sql(sql).await;
+    }
+    crate::world::eventually("each error is found", async || {
+        let (code, answer) = check(&world).await;
+        assert_eq!((code, &answer["worst"]), (1, &"error".into()), "{answer:#}");
+        let errors = found(&answer, "error").join("\n");
+        [
+            "at its limit Redis evicts whole streams",
+            "feature_state.geometry is geometry, not geometry(Geometry,4326); give it back",
+            "full_page_writes is off",
+            "shards",
+        ]
+        .iter()
+        .all(|words| errors.contains(words))
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_right_is_named() {
+    let world = World::shared("check_rights", 2).await;
+    let role = format!("{}_reader", world.namespace);
+    world
+        .sql(&format!(
+            "CREATE ROLE \"{role}\" LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO \"{role}\";
+             GRANT INSERT, UPDATE ON feature_state TO \"{role}\""
+        ))
+        .await;
+    let mut command = world.command(&["check", "--json"]);
+    command.env("HEXLANE_DATABASE_URL", world.database_url.replace("postgres@", &format!("{role}@")));
+    let ended = run(command, b"").await;
+    assert_eq!(ended.code, 1, "{ended:?}");
+    let errors = found(&serde_json::from_str(&ended.stdout).unwrap(), "error");
+    assert_eq!(
+        errors,
+        [
+            "this user lacks feature_state DELETE, processed_event INSERT, processed_event UPDATE, processed_event DELETE; grant it"
+        ]
+    );
+    world.sql(&format!("DROP OWNED BY \"{role}\"; DROP ROLE \"{role}\"")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_are_away_are_errors() {
+    let world = World::shared("check_away", 2).await;
+    let mut command = world.command(&["check"]);
+    command.env("HEXLANE_REDIS_URL", "redis://127.0.0.1:1").env("HEXLANE_DATABASE_URL", "postgres://a@127.0.0.1:1/b");
+    let ended = run(command, b"").await;
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert_eq!(ended.stdout.lines().filter(|line| line.starts_with("error    ")).count(), 2, "{}", ended.stdout);
+}
