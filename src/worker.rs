@@ -58,7 +58,6 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
         stop: stop.clone(),
         steps: Steps {
             statement: args.database.statement_timeout,
-            writers: pool_size(&args),
             pauses: args.retry.retry_cap + args.reorder_window + 2 * args.block,
         },
     };

@@ -48,15 +48,14 @@ pub struct Watched {
 pub struct Steps {
     /// A statement that waits for a lock ends by this.
     pub statement: Duration,
-    /// Statements at once: the other lanes wait for their turn.
-    pub writers: usize,
     /// Everything else that a lane may wait for, one after the other.
     pub pauses: Duration,
 }
 
 impl Watched {
     fn longest_silence(&self, lanes: usize) -> Duration {
-        let turns = lanes.div_ceil(self.steps.writers.max(1)) + 1;
+        // Of each lane two batches, in as many parts as there are writers, each alone.
+        let turns = 2 * lanes + 1;
         self.steps.statement.saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX)) + self.steps.pauses + GRACE
     }
 }

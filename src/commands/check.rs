@@ -121,6 +121,11 @@ fn judge_redis(server: &stream::inspect::Inspection, findings: &mut Findings) {
     }
     match (server.info("maxmemory_policy"), server.info("maxmemory")) {
         ("noeviction", _) => findings.good("Redis evicts nothing"),
+        (policy, _) if policy.starts_with("volatile-") => findings.add(
+            Severity::Warning,
+            format!("maxmemory-policy is {policy}: at its limit Redis evicts what expires, which is the leases"),
+            "set maxmemory-policy noeviction",
+        ),
         (policy, "0" | "") => findings.add(
             Severity::Warning,
             format!("maxmemory-policy is {policy}: with a maxmemory, Redis would evict whole streams"),
@@ -132,7 +137,10 @@ fn judge_redis(server: &stream::inspect::Inspection, findings: &mut Findings) {
             "set maxmemory-policy noeviction",
         ),
     }
-    if server.info("aof_enabled") == "1" {
+    if server.info("aof_last_write_status") == "err" {
+        let what = "Redis could not write its append-only file";
+        findings.add(Severity::Error, what, "see its log; mostly the disk is full");
+    } else if server.info("aof_enabled") == "1" {
         findings.good("Redis keeps an append-only file");
     } else {
         findings.add(
@@ -173,11 +181,19 @@ fn judge_postgres(server: &store::inspect::Inspection, findings: &mut Findings) 
             ),
         }
     }
+    let (to_prune, to_work): (Vec<&String>, Vec<&String>) =
+        server.missing_rights.iter().partition(|right| right.ends_with(" DELETE"));
+    for (severity, rights, remedy) in [
+        (Severity::Error, to_work, "grant it"),
+        (Severity::Warning, to_prune, "grant it to whoever runs `hexlane prune`; a worker does not need it"),
+    ] {
+        if !rights.is_empty() {
+            let rights: Vec<&str> = rights.into_iter().map(String::as_str).collect();
+            findings.add(severity, format!("this user lacks {}", rights.join(", ")), remedy);
+        }
+    }
     if server.missing_rights.is_empty() {
         findings.good("this user may read and write both tables");
-    } else {
-        let rights = server.missing_rights.join(", ");
-        findings.add(Severity::Error, format!("this user lacks {rights}"), "grant it");
     }
     for (setting, loses) in [
         ("fsync", "a crash of its machine can leave a database that cannot be used"),

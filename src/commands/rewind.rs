@@ -22,7 +22,10 @@ pub async fn run(args: RewindArgs) -> Result<(), String> {
     for shard in shards {
         let rewound = stream.rewind(shard, args.to).await.map_err(|failure| failure.to_string())?;
         let what = match rewound {
-            Rewound::Back => format!("set back: what entered from {} on comes again", args.to),
+            Rewound::Back(Some(oldest)) if oldest > args.to => {
+                format!("set back: everything comes again; the oldest entry that is still there is {oldest}")
+            }
+            Rewound::Back(_) => format!("set back: what entered from {} on comes again", args.to),
             Rewound::NotNeeded => "is not that far yet".into(),
             Rewound::NothingRead => "nobody has read it yet".into(),
         };

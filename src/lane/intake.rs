@@ -192,10 +192,13 @@ impl ReadSize {
         self.count
     }
 
-    /// Where nothing is known the first read is of one entry: each may be as large as events can be, in
-    /// every lane at once.
-    fn start(&mut self, average_bytes: usize) {
-        let fitting = self.budget.checked_div(average_bytes).unwrap_or(1);
+    /// Where nothing is known of what lies there, the first read is of one entry: each may be as large as
+    /// events can be, in every lane at once. Of an empty stream a read brings what comes first.
+    fn start(&mut self, average_bytes: i64) {
+        let fitting = match usize::try_from(average_bytes) {
+            Ok(bytes) => self.budget.checked_div(bytes).unwrap_or(FIRST_READ),
+            Err(_) => 1,
+        };
         self.count = fitting.clamp(1, FIRST_READ.min(self.most));
     }
 

@@ -16,7 +16,7 @@ pub struct Inspection {
     pub asynchronous_standbys: i64,
     /// Columns of `feature_state` and their types, as PostgreSQL writes them.
     pub columns: HashMap<String, String>,
-    /// `TABLE RIGHT`, for each right that a worker needs and this user lacks.
+    /// `TABLE RIGHT`, for each right that a worker or `prune` needs and this user lacks.
     pub missing_rights: Vec<String>,
     /// The server's clock less ours, in microseconds.
     pub clock_ahead_us: i64,
@@ -32,7 +32,7 @@ impl Store {
         let client = self.connection(doing).await?;
         let asked = async {
             let sql = "SELECT pg_is_in_recovery(),
-                (SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'async'),
+                (SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'async' AND state = 'streaming'),
                 (SELECT coalesce(array_agg(name), '{}') FROM unnest($1::text[]) AS name),
                 (SELECT coalesce(array_agg(coalesce(current_setting(name, true), '')), '{}') FROM unnest($1::text[]) AS name),
                 (SELECT coalesce(array_agg(attname::text ORDER BY attnum), '{}') FROM pg_attribute
@@ -42,7 +42,7 @@ impl Store {
                 (SELECT coalesce(array_agg(name || ' ' || privilege), '{}')
                     FROM unnest(ARRAY['feature_state', 'processed_event']) AS name,
                         unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege
-                    WHERE NOT has_table_privilege(to_regclass(name), privilege)),
+                    WHERE NOT coalesce(has_table_privilege(to_regclass(name), privilege), false)),
                 (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
             let names = ["fsync", "full_page_writes", "synchronous_standby_names"];
             let before_us = chrono::Utc::now().timestamp_micros();

@@ -11,6 +11,8 @@ use crate::failure::Failure;
 
 /// Letters in one step: a script or a removal keeps Redis busy for no longer.
 pub const PAGE: usize = 100;
+/// And so many bytes of them.
+pub(super) const PAGE_BYTES: usize = 4 << 20;
 /// What all names of our own fields begin with.
 const PREFIX: &str = "dead:";
 
@@ -74,15 +76,20 @@ impl Stream {
         Ok(shards.iter().zip(lengths).filter(|(_, length)| *length > 0).map(|(shard, _)| *shard).collect())
     }
 
-    /// The letters of a shard from `start` to `end`, both in the form of XRANGE; the first [`PAGE`] of them.
+    /// The letters of a shard from `start` to `end`, both in the form of XRANGE; the first [`PAGE`] of
+    /// them, or fewer where they are large. With where the next ones begin, if there may be more.
     ///
     /// # Errors
     /// As judged by [`Failure::redis`].
-    pub async fn letters(&self, shard: u16, start: &str, end: &str) -> Result<Vec<Letter>, Failure> {
+    pub async fn letters(&self, shard: u16, start: &str, end: &str) -> Result<(Vec<Letter>, Option<String>), Failure> {
         let mut command = script(include_str!("lua/letters.lua"), &[self.keys.dead(shard)]);
-        command.arg(start).arg(end).arg(PAGE);
+        command.arg(start).arg(end).arg(PAGE).arg(PAGE_BYTES);
         let page: Value = self.ask("looking through dead letters", &command).await?;
-        Ok(array(page).into_iter().filter_map(|value| letter(shard, value)).collect())
+        let mut page = array(page).into_iter();
+        let is_all = page.next() == Some(Value::Int(1));
+        let letters: Vec<Letter> = page.filter_map(|value| letter(shard, value)).collect();
+        let next = letters.last().filter(|_| !is_all).map(|last| format!("({}", last.id));
+        Ok((letters, next))
     }
 
     /// Every field of a letter, as it lies there; none if it is gone.

@@ -2,6 +2,7 @@
 
 use redis::Value;
 
+use super::dead::PAGE_BYTES;
 use super::{Stream, failure, script};
 use crate::event::EntryId;
 use crate::failure::{Failure, Target};
@@ -42,6 +43,7 @@ impl Stream {
                 self.oldest_event(shard).await?,
                 self.oldest_letter(shard).await?,
                 self.oldest_sent_back(shard).await?,
+                self.oldest_letter(shard).await?,
                 self.oldest_event(shard).await?,
             ] {
                 oldest = [oldest, found].into_iter().flatten().min_by_key(|oldest: &Oldest| oldest.entered);
@@ -88,7 +90,7 @@ impl Stream {
         loop {
             let mut command = script(include_str!("lua/entered.lua"), std::slice::from_ref(&stream));
             let page: Vec<(String, String)> =
-                self.ask("looking through dead letters", command.arg(start).arg(PAGE)).await?;
+                self.ask("looking through dead letters", command.arg(start).arg(PAGE).arg(PAGE_BYTES)).await?;
             let Some((last, _)) = page.last() else { return Ok(oldest) };
             start = format!("({last}");
             let found = page.into_iter().filter_map(|(id, entered)| {

@@ -66,12 +66,13 @@ impl Reader {
         self.ask("making the consumer group", command.arg(&*self.stream.group)).await.map(|_: Value| ())
     }
 
-    /// How large an entry of the stream is, as the server estimates it; 0 if it does not tell.
+    /// How large an entry of the stream is, as the server estimates it: 0 where there is none, -1 if it
+    /// does not tell.
     /// See <https://redis.io/docs/latest/commands/memory-usage/>.
     ///
     /// # Errors
     /// As judged by [`Failure::redis`].
-    pub async fn average_bytes(&mut self) -> Result<usize, Failure> {
+    pub async fn average_bytes(&mut self) -> Result<i64, Failure> {
         let command = script(include_str!("lua/average_bytes.lua"), std::slice::from_ref(&self.key));
         self.ask("asking how large entries are", &command).await
     }

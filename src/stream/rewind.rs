@@ -7,8 +7,8 @@ use crate::failure::Failure;
 /// What became of a shard's group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rewound {
-    /// It was set back.
-    Back,
+    /// It was set back; and the oldest entry that is there, if there is one.
+    Back(Option<EntryId>),
     /// It has not come so far yet.
     NotNeeded,
     /// Nobody has read the shard's stream yet, or there is none.
@@ -24,9 +24,9 @@ impl Stream {
         let before = before(first);
         let mut command = script(include_str!("lua/rewind.lua"), &[self.keys.events(shard)]);
         command.arg(&*self.group).arg(before.ms).arg(before.seq);
-        let answer: i64 = self.ask("setting the group back", &command).await?;
+        let (answer, oldest): (i64, String) = self.ask("setting the group back", &command).await?;
         Ok(match answer {
-            1 => Rewound::Back,
+            1 => Rewound::Back(EntryId::parse(oldest.as_bytes())),
             0 => Rewound::NotNeeded,
             _ => Rewound::NothingRead,
         })

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::Instant;
 
 use super::show::escaped;
 use super::{Letters, sentence};
 use crate::cli::{PurgeArgs, ReplayArgs};
 use crate::event::EntryId;
-use crate::stream::dead::{Letter, Replay};
+use crate::stream::dead::{Letter, PAGE, Replay};
 use crate::stream::topology::Wanted;
 
 /// Pieces of a second into which a rate is cut.
@@ -26,7 +26,7 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<bool, String> {
     let mut pace = Pace::new(args.rate);
     let mut done = Done::new(if args.dry_run { "would replay" } else { "replayed" });
     // Of events that died several times one is sent back, and the other letters go.
-    let mut sources: HashSet<(String, String)> = HashSet::new();
+    let mut sent: HashSet<Source> = HashSet::new();
     let mut replayed: BTreeSet<u16> = BTreeSet::new();
     while let Some((shard, page)) = letters.next().await? {
         if shard >= topology.shards {
@@ -35,17 +35,18 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<bool, String> {
             continue;
         }
         for piece in page.chunks(pace.piece()) {
+            let mut here: HashSet<Source> = HashSet::new();
             let is_first = |letter: &&Letter| {
-                let (stream, id) = letter.source();
-                id.is_empty() || sources.insert((stream.to_owned(), id.to_owned()))
+                let source = source(letter);
+                source.1.is_empty() || !sent.contains(&source) && here.insert(source)
             };
             let (first, again): (Vec<&Letter>, Vec<&Letter>) = piece.iter().partition(is_first);
             if args.dry_run {
                 done.count(&first);
                 done.repeats += again.len() as u64;
+                sent.extend(here);
                 continue;
             }
-            pace.turn().await;
             replayed.insert(shard);
             let ids: Vec<EntryId> = first.iter().map(|letter| letter.id).collect();
             let what = letters.stream.replay(shard, &ids).await.map_err(|failure| {
@@ -53,13 +54,19 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<bool, String> {
             })?;
             for (letter, replay) in first.iter().zip(what) {
                 match replay {
-                    Replay::Sent => done.count(&[letter]),
+                    Replay::Sent => {
+                        sent.insert(source(letter));
+                        done.count(&[letter]);
+                    }
                     Replay::Gone => done.gone += 1,
                     Replay::Incomplete => done.incomplete += 1,
                 }
             }
-            let ids: Vec<EntryId> = again.iter().map(|letter| letter.id).collect();
+            // Only where its entry was sent back is another letter of no more use.
+            let again = again.iter().filter(|letter| sent.contains(&source(letter)));
+            let ids: Vec<EntryId> = again.map(|letter| letter.id).collect();
             done.repeats += letters.stream.purge(shard, &ids).await.map_err(sentence)?;
+            pace.after(first.len()).await;
         }
     }
     for shard in replayed {
@@ -85,27 +92,35 @@ pub(super) async fn purge(args: PurgeArgs) -> Result<(), String> {
     done.finish(args.json)
 }
 
+/// Where the entry of a letter lay.
+type Source = (String, String);
+
+fn source(letter: &Letter) -> Source {
+    let (stream, id) = letter.source();
+    (stream.to_owned(), id.to_owned())
+}
+
 /// No more than so many a second.
 struct Pace {
-    ticks: Interval,
+    rate: f64,
     piece: usize,
+    next: Instant,
 }
 
 impl Pace {
     fn new(rate: NonZeroU32) -> Self {
-        let piece = rate.get().div_ceil(TURNS);
-        let mut ticks = interval(Duration::from_secs(1).mul_f64(f64::from(piece) / f64::from(rate.get())));
-        // What was missed is not made up for.
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { ticks, piece: piece as usize }
+        let piece = rate.get().div_ceil(TURNS) as usize;
+        Self { rate: f64::from(rate.get()), piece: piece.min(PAGE), next: Instant::now() }
     }
 
     fn piece(&self) -> usize {
         self.piece
     }
 
-    async fn turn(&mut self) {
-        self.ticks.tick().await;
+    /// Waits for as long as so many may take; what was missed is not made up for.
+    async fn after(&mut self, count: usize) {
+        self.next = self.next.max(Instant::now()) + Duration::from_secs_f64(count as f64 / self.rate);
+        tokio::time::sleep_until(self.next).await;
     }
 }
 

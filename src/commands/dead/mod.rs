@@ -8,7 +8,7 @@ use crate::cli::{DeadCommand, FilterArgs, RedisArgs};
 use crate::failure::Failure;
 use crate::shard::{Keys, MOST_SHARDS};
 use crate::stream::Stream;
-use crate::stream::dead::{Letter, PAGE};
+use crate::stream::dead::Letter;
 use filter::Filter;
 
 /// Runs the command. True if everything was done that was asked for.
@@ -53,10 +53,10 @@ impl Letters {
         let Some(&shard) = self.shards.last() else { return Ok(None) };
         // What dies while this goes on is none of it: a letter that was sent back in vain would be sent
         // back again and again.
-        let mut page = self.stream.letters(shard, &self.start, &self.filter.end).await.map_err(sentence)?;
-        match page.last() {
-            Some(last) if page.len() >= PAGE => self.start = format!("({}", last.id),
-            _ => {
+        let (mut page, next) = self.stream.letters(shard, &self.start, &self.filter.end).await.map_err(sentence)?;
+        match next {
+            Some(next) => self.start = next,
+            None => {
                 self.shards.pop();
                 self.start.clone_from(&self.filter.start);
             }

@@ -13,7 +13,11 @@ for i = #letter - 1, 1, -2 do
     break
   end
 end
-local is_id = function(text) return string.match(text, '^%d+%-%d+$') end
+-- Milliseconds have 13 digits until the year 2286.
+local is_id = function(text)
+  local ms = #text < 36 and string.match(text, '^(%d+)%-%d+$')
+  return ms and #ms <= 13 and text or nil
+end
 local fields, entered, source = {}, nil, nil
 for i = 1, own - 1, 2 do
   if letter[i] == 'dead:fields_left_out' then return -1 end

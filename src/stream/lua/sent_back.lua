@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS[1] what was sent back, KEYS[2] events stream; ARGV[1] how many to look at, at the most.
 -- Forgets what lies in the stream no more, and answers the oldest that does as its id and when it first
 -- entered, in milliseconds; or how many are left to be looked at.
