@@ -72,6 +72,13 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// The sentence for the user that a command ends with.
+impl From<Failure> for String {
+    fn from(failure: Failure) -> Self {
+        failure.to_string()
+    }
+}
+
 impl Failure {
     /// Judges an answer of PostgreSQL by its SQLSTATE.
     /// See <https://www.postgresql.org/docs/current/errcodes-appendix.html>.

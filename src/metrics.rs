@@ -64,12 +64,17 @@ impl Meter {
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
         };
+        let gauges = |name: &str, help: &str, labels: &[&str]| {
+            let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(gauges.clone()))?;
+            Ok::<_, prometheus::Error>(gauges)
+        };
         let histogram = |name: &str, help: &str, buckets: &[f64]| {
             let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?;
             registry.register(Box::new(histogram.clone()))?;
             Ok::<_, prometheus::Error>(histogram)
         };
-        let build = gauge_of(&registry, "hexlane_build_info", "The version that runs; always 1.", &["version"])?;
+        let build = gauges("hexlane_build_info", "The version that runs; always 1.", &["version"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let outcomes = counters("hexlane_events_total", "Settled entries by outcome.", &["outcome"])?;
         let dead_letters = counters("hexlane_dead_letters_total", "Dead letters by reason.", &["reason"])?;
@@ -221,12 +226,6 @@ impl Meter {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
     }
-}
-
-fn gauge_of(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec, prometheus::Error> {
-    let gauge = IntGaugeVec::new(Opts::new(name, help), labels)?;
-    registry.register(Box::new(gauge.clone()))?;
-    Ok(gauge)
 }
 
 /// From the first failure of a series to its end: while one is alive the worker is not ready.

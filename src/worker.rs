@@ -42,9 +42,8 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
     args.check()?;
     let name = args.worker_name.clone().unwrap_or_else(default_name);
     let keys = Keys::new(&args.redis.namespace);
-    let stream =
-        Stream::new(&args.redis.redis_url, keys, &args.redis.group, &name).map_err(|failure| failure.to_string())?;
-    let store = Store::new(&store_settings(&args, &name)).map_err(|failure| failure.to_string())?;
+    let stream = Stream::new(&args.redis.redis_url, keys, &args.redis.group, &name)?;
+    let store = Store::new(&store_settings(&args, &name))?;
     let meter = Arc::new(Meter::new().map_err(|error| error.to_string())?);
     let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
     listen_for_signals(stop.clone(), abort.clone()).map_err(|error| format!("cannot listen for signals: {error}"))?;
@@ -69,7 +68,7 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
 
     let retry = args.retry.policy();
     let up = until_up(retry, &stop, async || prepare(&stream, &store, &args).await).await;
-    let Some(topology) = up.map_err(|failure| failure.to_string())? else {
+    let Some(topology) = up? else {
         return Ok(meter.summary());
     };
     meter.there_are(topology.shards);
@@ -92,9 +91,7 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
         abort: abort.clone(),
     };
     let targets = match args.once {
-        true => until_up(retry, &stop, async || last_ids(&shared.stream, topology).await)
-            .await
-            .map_err(|failure| failure.to_string())?,
+        true => until_up(retry, &stop, async || last_ids(&shared.stream, topology).await).await?,
         false => None,
     };
     tokio::spawn(keep_clock(shared.stream.clone(), stop.clone()));

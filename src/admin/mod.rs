@@ -81,15 +81,7 @@ pub async fn serve(address: SocketAddr, watched: Watched) -> std::io::Result<Soc
 }
 
 async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
-    let own = watched.meter.exposition();
-    // Without an answer of Redis they are absent: no number is better than an old one.
-    let asked = tokio::time::timeout(PING_TIMEOUT, of_shards(&watched)).await.ok().and_then(Result::ok);
-    match own.and_then(|mut text| {
-        if let Some((owned, lengths)) = asked {
-            text.extend(shards::exposition(&owned, &lengths, watched.stream.server_now_ms())?);
-        }
-        Ok(text)
-    }) {
+    match exposition(&watched).await {
         Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -97,6 +89,15 @@ async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
             error.to_string().into_bytes(),
         ),
     }
+}
+
+async fn exposition(watched: &Watched) -> Result<Vec<u8>, prometheus::Error> {
+    let mut text = watched.meter.exposition()?;
+    // Without an answer of Redis they are absent: no number is better than an old one.
+    if let Ok(Ok((owned, lengths))) = tokio::time::timeout(PING_TIMEOUT, of_shards(watched)).await {
+        text.extend(shards::exposition(&owned, &lengths, watched.stream.server_now_ms())?);
+    }
+    Ok(text)
 }
 
 /// The states of the shards that this worker owns, and the lengths of all streams.

@@ -10,9 +10,11 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use h3o::Resolution;
 
-use crate::failure::RetryPolicy;
+use crate::failure::{Failure, RetryPolicy};
 use crate::judge::{Antimeridian, Limits};
-use crate::shard::{MOST_SHARDS, ShardBy};
+use crate::shard::{Keys, MOST_SHARDS, ShardBy};
+use crate::store::{Store, StoreSettings};
+use crate::stream::Stream;
 use crate::stream::topology::Wanted;
 pub use dead::{DeadCommand, FilterArgs, ListArgs, PurgeArgs, ReplayArgs, RewindArgs};
 pub use publish::{InputFormat, PublishArgs};
@@ -109,6 +111,16 @@ pub struct RedisArgs {
     pub group: String,
 }
 
+impl RedisArgs {
+    /// The server as a command sees it, which is no consumer.
+    ///
+    /// # Errors
+    /// As [`Stream::new`].
+    pub fn stream(&self) -> Result<Stream, Failure> {
+        Stream::new(&self.redis_url, Keys::new(&self.namespace), &self.group, "")
+    }
+}
+
 /// How events find their shards; agreed through Redis, so usually left out.
 #[derive(Clone, Debug, Args)]
 pub struct TopologyArgs {
@@ -172,6 +184,22 @@ pub struct DatabaseArgs {
     /// The server ends a statement after this time; the same batch is then tried again.
     #[arg(long, env = "HEXLANE_STATEMENT_TIMEOUT", default_value = "30s", value_parser = parse_pause)]
     pub statement_timeout: Duration,
+}
+
+impl DatabaseArgs {
+    /// The database as a command sees it, which asks one thing after the other.
+    ///
+    /// # Errors
+    /// As [`Store::new`].
+    pub fn store(&self, application_name: &str, dedup_window: Duration) -> Result<Store, Failure> {
+        Store::new(&StoreSettings {
+            url: self.database_url.clone(),
+            application_name: application_name.into(),
+            pool_size: 1,
+            statement_timeout: self.statement_timeout,
+            dedup_window,
+        })
+    }
 }
 
 /// Between attempts at a server that is away.

@@ -7,8 +7,7 @@ use serde_json::json;
 
 use crate::cli::CheckArgs;
 use crate::failure::Failure;
-use crate::shard::Keys;
-use crate::store::{self, Store, StoreSettings};
+use crate::store::{self, Store};
 use crate::stream::{self, Stream};
 
 /// Clocks that differ by more make latencies and ages wrong, and observations seem to be in the future.
@@ -74,17 +73,8 @@ impl Findings {
 /// # Errors
 /// A sentence for the user, if nothing could be asked.
 pub async fn run(args: CheckArgs) -> Result<Severity, String> {
-    let keys = Keys::new(&args.redis.namespace);
-    let stream =
-        Stream::new(&args.redis.redis_url, keys, &args.redis.group, "").map_err(|failure| failure.to_string())?;
-    let settings = StoreSettings {
-        url: args.database.database_url.clone(),
-        application_name: "hexlane check".into(),
-        pool_size: 1,
-        statement_timeout: args.database.statement_timeout,
-        dedup_window: Duration::ZERO,
-    };
-    let store = Store::new(&settings).map_err(|failure| failure.to_string())?;
+    let stream = args.redis.stream()?;
+    let store = args.database.store("hexlane check", Duration::ZERO)?;
     let mut findings = Findings::default();
     check_redis(&stream, &args, &mut findings).await;
     check_postgres(&store, &mut findings).await;

@@ -25,12 +25,10 @@ pub async fn run(args: MigrateArgs) -> Result<(), String> {
         statement_timeout: Duration::from_secs(30),
         dedup_window: Duration::ZERO,
     };
-    let store = Store::new(&settings).map_err(|failure| failure.to_string())?;
+    let store = Store::new(&settings)?;
     let never = CancellationToken::new();
-    let applied = until_up(args.retry.policy(), &never, async || store.migrate().await)
-        .await
-        .map_err(|failure| failure.to_string())?;
-    store.check_server().await.map_err(|failure| failure.to_string())?;
+    let applied = until_up(args.retry.policy(), &never, async || store.migrate().await).await?;
+    store.check_server().await?;
     let applied = applied.unwrap_or(0);
     writeln!(out, "schema version {}, {applied} migrations applied", migrate::SCHEMA_VERSION)
         .map_err(|error| error.to_string())

@@ -6,9 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 
 use crate::cli::PruneArgs;
-use crate::shard::Keys;
 use crate::store::prune::Expired;
-use crate::store::{Store, StoreSettings};
 use crate::stream::Stream;
 use crate::stream::oldest::Oldest;
 
@@ -17,18 +15,9 @@ use crate::stream::oldest::Oldest;
 /// # Errors
 /// A sentence for the user.
 pub async fn run(args: PruneArgs) -> Result<(), String> {
-    let keys = Keys::new(&args.redis.namespace);
-    let stream =
-        Stream::new(&args.redis.redis_url, keys, &args.redis.group, "").map_err(|failure| failure.to_string())?;
-    let settings = StoreSettings {
-        url: args.database.database_url.clone(),
-        application_name: "hexlane prune".into(),
-        pool_size: 1,
-        statement_timeout: args.database.statement_timeout,
-        dedup_window: args.dedup_window,
-    };
-    let store = Store::new(&settings).map_err(|failure| failure.to_string())?;
-    store.check_schema().await.map_err(|failure| failure.to_string())?;
+    let stream = args.redis.stream()?;
+    let store = args.database.store("hexlane prune", args.dedup_window)?;
+    store.check_schema().await?;
     let (from, oldest) = counted_from(&stream).await?;
     let mut out = String::new();
     let stamp = |time: DateTime<Utc>| time.to_rfc3339_opts(SecondsFormat::Secs, true);
@@ -44,7 +33,7 @@ pub async fn run(args: PruneArgs) -> Result<(), String> {
         (Expired::EventIds, "event ids", args.dedup_window),
     ] {
         let before = before(from, age);
-        let count = store.prune(expired, before, args.dry_run).await.map_err(|failure| failure.to_string())?;
+        let count = store.prune(expired, before, args.dry_run).await?;
         let verb = if args.dry_run { "would remove" } else { "removed" };
         out.push_str(&format!("{verb} {count} {what} from before {}\n", stamp(before)));
     }
@@ -53,9 +42,9 @@ pub async fn run(args: PruneArgs) -> Result<(), String> {
 
 /// The time from which ages count back, and what sets it.
 async fn counted_from(stream: &Stream) -> Result<(DateTime<Utc>, Option<Oldest>), String> {
-    stream.sync_clock().await.map_err(|failure| failure.to_string())?;
+    stream.sync_clock().await?;
     let now_ms = stream.server_now_ms();
-    let oldest = stream.oldest().await.map_err(|failure| failure.to_string())?;
+    let oldest = stream.oldest().await?;
     let entered_ms = oldest.as_ref().map(|oldest| i64::try_from(oldest.entered.ms).unwrap_or(i64::MAX));
     let from = DateTime::from_timestamp_millis(entered_ms.unwrap_or(now_ms).min(now_ms)).unwrap_or_default();
     Ok((from, oldest))

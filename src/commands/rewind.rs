@@ -3,8 +3,6 @@
 use std::io::Write;
 
 use crate::cli::RewindArgs;
-use crate::shard::Keys;
-use crate::stream::Stream;
 use crate::stream::rewind::Rewound;
 use crate::stream::topology::Wanted;
 
@@ -13,14 +11,12 @@ use crate::stream::topology::Wanted;
 /// # Errors
 /// A sentence for the user.
 pub async fn run(args: RewindArgs) -> Result<(), String> {
-    let keys = Keys::new(&args.redis.namespace);
-    let stream =
-        Stream::new(&args.redis.redis_url, keys, &args.redis.group, "").map_err(|failure| failure.to_string())?;
-    let topology = stream.read_topology(Wanted::default()).await.map_err(|failure| failure.to_string())?;
+    let stream = args.redis.stream()?;
+    let topology = stream.read_topology(Wanted::default()).await?;
     let shards = if args.shard.is_empty() { (0..topology.shards).collect() } else { args.shard };
     let mut out = String::new();
     for shard in shards {
-        let rewound = stream.rewind(shard, args.to).await.map_err(|failure| failure.to_string())?;
+        let rewound = stream.rewind(shard, args.to).await?;
         let what = match rewound {
             Rewound::Back(Some(oldest)) if oldest > args.to => {
                 format!("set back: everything comes again; the oldest entry that is still there is {oldest}")

@@ -19,8 +19,8 @@ pub async fn run(args: ShardArgs) -> Result<(), String> {
     let wanted = args.topology.wanted();
     let topology = match &args.redis_url {
         Some(url) => {
-            let stream = Stream::new(url, keys.clone(), "", "").map_err(|failure| failure.to_string())?;
-            stream.read_topology(wanted).await.map_err(|failure| failure.to_string())?
+            let stream = Stream::new(url, keys.clone(), "", "")?;
+            stream.read_topology(wanted).await?
         }
         None => wanted.or_default(),
     };

@@ -7,7 +7,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::shards::skew;
 use crate::cli::{ShowArgs, StatusArgs};
-use crate::shard::Keys;
 use crate::stream::Stream;
 use crate::stream::pending::ShardState;
 use crate::stream::topology::Wanted;
@@ -22,9 +21,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// # Errors
 /// A sentence for the user.
 pub async fn run(StatusArgs { show, watch }: StatusArgs) -> Result<(), String> {
-    let keys = Keys::new(&show.redis.namespace);
-    let stream =
-        Stream::new(&show.redis.redis_url, keys, &show.redis.group, "").map_err(|failure| failure.to_string())?;
+    let stream = show.redis.stream()?;
     if !watch {
         return print(&look(&stream, &show).await?);
     }
@@ -49,13 +46,13 @@ fn print(text: &str) -> Result<(), String> {
 }
 
 async fn look(stream: &Stream, show: &ShowArgs) -> Result<String, String> {
-    let topology = stream.read_topology(Wanted::default()).await.map_err(|failure| failure.to_string())?;
-    stream.sync_clock().await.map_err(|failure| failure.to_string())?;
+    let topology = stream.read_topology(Wanted::default()).await?;
+    stream.sync_clock().await?;
     let numbers: Vec<u16> = (0..topology.shards).collect();
-    let states = stream.shard_states(&numbers).await.map_err(|failure| failure.to_string())?;
+    let states = stream.shard_states(&numbers).await?;
     let shards: Vec<(u16, ShardState)> = numbers.into_iter().zip(states).collect();
     let now_ms = stream.server_now_ms();
-    let workers = stream.live_workers().await.map_err(|failure| failure.to_string())?;
+    let workers = stream.live_workers().await?;
     Ok(if show.json { json(&shards, &workers, now_ms) } else { table(&shards, &workers, now_ms) })
 }
 

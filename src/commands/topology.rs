@@ -3,8 +3,6 @@
 use std::io::Write;
 
 use crate::cli::ShowArgs;
-use crate::shard::Keys;
-use crate::stream::Stream;
 use crate::stream::topology::Wanted;
 
 /// Runs the command.
@@ -12,11 +10,9 @@ use crate::stream::topology::Wanted;
 /// # Errors
 /// A sentence for the user.
 pub async fn run(args: ShowArgs) -> Result<(), String> {
-    let keys = Keys::new(&args.redis.namespace);
-    let key = keys.topology();
-    let stream =
-        Stream::new(&args.redis.redis_url, keys, &args.redis.group, "").map_err(|failure| failure.to_string())?;
-    let topology = stream.read_topology(Wanted::default()).await.map_err(|failure| failure.to_string())?;
+    let stream = args.redis.stream()?;
+    let key = stream.keys().topology();
+    let topology = stream.read_topology(Wanted::default()).await?;
     let (shards, shard_by) = (topology.shards, topology.shard_by.as_str());
     let resolution = u8::from(topology.h3_resolution);
     let text = if args.json {

@@ -161,6 +161,15 @@ mod tests {
         ask_geos(&encode::encode(&geometry).unwrap().footprint)
     }
 
+    fn rings_of(kind: &Kind) -> impl Iterator<Item = &Vec<Position>> {
+        let polygons = match kind {
+            Kind::Polygon(rings) => std::slice::from_ref(rings),
+            Kind::MultiPolygon(polygons) => polygons,
+            _ => &[],
+        };
+        polygons.iter().flatten()
+    }
+
     /// A ring of fewer than three places, repetitions aside.
     fn has_a_flat_ring(kind: &Kind) -> bool {
         let is_flat = |ring: &Vec<Position>| {
@@ -168,20 +177,12 @@ mod tests {
             ring.dedup();
             ring.len() < 4
         };
-        match kind {
-            Kind::Polygon(rings) => rings.iter().any(is_flat),
-            Kind::MultiPolygon(polygons) => polygons.iter().flatten().any(is_flat),
-            _ => false,
-        }
+        rings_of(kind).any(is_flat)
     }
 
     fn all_whole(kind: &Kind) -> bool {
         let whole = |ring: &Vec<Position>| ring.iter().all(|place| place.x.fract() == 0.0 && place.y.fract() == 0.0);
-        match kind {
-            Kind::Polygon(rings) => rings.iter().all(whole),
-            Kind::MultiPolygon(polygons) => polygons.iter().flatten().all(whole),
-            _ => false,
-        }
+        rings_of(kind).all(whole)
     }
 
     /// What is told is what GEOS says; and of whole numbers everything is told but flat rings. Answers

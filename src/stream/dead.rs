@@ -29,15 +29,26 @@ pub struct Letter {
     about: HashMap<String, String>,
 }
 
+/// An entry that died: the same for all letters of it, of which there are several where its group was
+/// made anew.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// Its stream; empty where the letter does not tell.
+    pub stream: String,
+    /// Its id there; likewise.
+    pub id: String,
+}
+
 impl Letter {
     /// One of hexlane's own fields, such as `reason`; see README for them.
     pub fn about(&self, name: &str) -> Option<&str> {
         self.about.get(name).map(String::as_str)
     }
 
-    /// Where the event lay: the same for what died twice, because a group was made anew.
-    pub fn source(&self) -> (&str, &str) {
-        (self.about("source_stream").unwrap_or_default(), self.about("source_id").unwrap_or_default())
+    /// Where its entry lay.
+    pub fn source(&self) -> Source {
+        let about = |name| self.about(name).unwrap_or_default().to_owned();
+        Source { stream: about("source_stream"), id: about("source_id") }
     }
 
     /// When its event entered a stream for the first time.

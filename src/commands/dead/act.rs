@@ -9,11 +9,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::Letters;
 use super::show::escaped;
-use super::{Letters, sentence};
 use crate::cli::{PurgeArgs, ReplayArgs};
 use crate::event::EntryId;
-use crate::stream::dead::{Letter, PAGE, Replay};
+use crate::stream::dead::{Letter, PAGE, Replay, Source};
 use crate::stream::topology::Wanted;
 
 /// Pieces of a second into which a rate is cut.
@@ -22,7 +22,7 @@ const TURNS: u32 = 10;
 /// `hexlane dead replay`. True if every letter that was meant was sent back.
 pub(super) async fn replay(args: ReplayArgs) -> Result<bool, String> {
     let mut letters = Letters::find(&args.redis, args.filter).await?;
-    let topology = letters.stream.read_topology(Wanted::default()).await.map_err(sentence)?;
+    let topology = letters.stream.read_topology(Wanted::default()).await?;
     let mut pace = Pace::new(args.rate);
     let mut done = Done::new(if args.dry_run { "would replay" } else { "replayed" });
     // Of events that died several times one is sent back, and the other letters go.
@@ -37,8 +37,8 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<bool, String> {
         for piece in page.chunks(pace.piece()) {
             let mut here: HashSet<Source> = HashSet::new();
             let is_first = |letter: &&Letter| {
-                let source = source(letter);
-                source.1.is_empty() || !sent.contains(&source) && here.insert(source)
+                let source = letter.source();
+                source.id.is_empty() || !sent.contains(&source) && here.insert(source)
             };
             let (first, again): (Vec<&Letter>, Vec<&Letter>) = piece.iter().partition(is_first);
             if args.dry_run {
@@ -55,7 +55,7 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<bool, String> {
             for (letter, replay) in first.iter().zip(what) {
                 match replay {
                     Replay::Sent => {
-                        sent.insert(source(letter));
+                        sent.insert(letter.source());
                         done.count(&[letter]);
                     }
                     Replay::Gone => done.gone += 1,
@@ -63,15 +63,15 @@ pub(super) async fn replay(args: ReplayArgs) -> Result<bool, String> {
                 }
             }
             // Only where its entry was sent back is another letter of no more use.
-            let again = again.iter().filter(|letter| sent.contains(&source(letter)));
+            let again = again.iter().filter(|letter| sent.contains(&letter.source()));
             let ids: Vec<EntryId> = again.map(|letter| letter.id).collect();
-            done.repeats += letters.stream.purge(shard, &ids).await.map_err(sentence)?;
+            done.repeats += letters.stream.purge(shard, &ids).await?;
             pace.after(first.len()).await;
         }
     }
     for shard in replayed {
         // What has been settled since need not be remembered any more.
-        letters.stream.oldest_sent_back(shard).await.map_err(sentence)?;
+        letters.stream.oldest_sent_back(shard).await?;
     }
     done.finish(args.json)?;
     Ok(done.incomplete == 0 && done.beyond == 0)
@@ -84,20 +84,12 @@ pub(super) async fn purge(args: PurgeArgs) -> Result<(), String> {
     while let Some((shard, page)) = letters.next().await? {
         let ids: Vec<EntryId> = page.iter().map(|letter| letter.id).collect();
         if !args.dry_run {
-            let removed = letters.stream.purge(shard, &ids).await.map_err(sentence)?;
+            let removed = letters.stream.purge(shard, &ids).await?;
             done.gone += (ids.len() as u64).saturating_sub(removed);
         }
         done.count(&page.iter().collect::<Vec<_>>());
     }
     done.finish(args.json)
-}
-
-/// Where the entry of a letter lay.
-type Source = (String, String);
-
-fn source(letter: &Letter) -> Source {
-    let (stream, id) = letter.source();
-    (stream.to_owned(), id.to_owned())
 }
 
 /// No more than so many a second.

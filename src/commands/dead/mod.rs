@@ -5,8 +5,7 @@ mod filter;
 mod show;
 
 use crate::cli::{DeadCommand, FilterArgs, RedisArgs};
-use crate::failure::Failure;
-use crate::shard::{Keys, MOST_SHARDS};
+use crate::shard::MOST_SHARDS;
 use crate::stream::Stream;
 use crate::stream::dead::Letter;
 use filter::Filter;
@@ -36,12 +35,11 @@ struct Letters {
 
 impl Letters {
     async fn find(redis: &RedisArgs, filter: FilterArgs) -> Result<Self, String> {
-        let keys = Keys::new(&redis.namespace);
-        let stream = Stream::new(&redis.redis_url, keys, &redis.group, "").map_err(sentence)?;
-        stream.sync_clock().await.map_err(sentence)?;
+        let stream = redis.stream()?;
+        stream.sync_clock().await?;
         // Also what lies beyond a topology that has become smaller.
         let shards = if filter.shard.is_empty() { (0..MOST_SHARDS).collect() } else { filter.shard.clone() };
-        let mut shards = stream.shards_with_letters(&shards).await.map_err(sentence)?;
+        let mut shards = stream.shards_with_letters(&shards).await?;
         shards.sort_unstable_by(|a, b| b.cmp(a));
         shards.dedup();
         let filter = Filter::new(filter, stream.server_now_ms());
@@ -53,7 +51,7 @@ impl Letters {
         let Some(&shard) = self.shards.last() else { return Ok(None) };
         // What dies while this goes on is none of it: a letter that was sent back in vain would be sent
         // back again and again.
-        let (mut page, next) = self.stream.letters(shard, &self.start, &self.filter.end).await.map_err(sentence)?;
+        let (mut page, next) = self.stream.letters(shard, &self.start, &self.filter.end).await?;
         match next {
             Some(next) => self.start = next,
             None => {
@@ -64,9 +62,4 @@ impl Letters {
         page.retain(|letter| self.filter.fits(letter));
         Ok(Some((shard, page)))
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn sentence(failure: Failure) -> String {
-    failure.to_string()
 }

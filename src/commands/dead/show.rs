@@ -8,10 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, SecondsFormat};
 use serde_json::{Value, json};
 
-use super::{Letters, sentence};
+use super::Letters;
 use crate::cli::ListArgs;
 use crate::event::EntryId;
-use crate::stream::dead::{Fields, Letter};
+use crate::stream::dead::{Fields, Letter, Source};
 
 /// Lines that a person can look through.
 const LINES: usize = 100;
@@ -22,12 +22,11 @@ pub(super) async fn list(args: ListArgs) -> Result<(), String> {
     let most = args.limit.unwrap_or(if args.json { usize::MAX } else { LINES });
     let mut shown: Vec<(Letter, u64)> = Vec::new();
     // Events that died again because their group was made anew are one line.
-    let mut places: HashMap<(String, String), usize> = HashMap::new();
+    let mut places: HashMap<Source, usize> = HashMap::new();
     let mut left_out = 0_u64;
     while let Some((_, page)) = letters.next().await? {
         for letter in page {
-            let (stream, id) = letter.source();
-            let source = (stream.to_owned(), id.to_owned());
+            let source = letter.source();
             match places.get(&source) {
                 Some(place) => {
                     if let Some((known, times)) = shown.get_mut(*place) {
@@ -67,7 +66,7 @@ pub(super) async fn show(args: ListArgs) -> Result<(), String> {
             }
             left -= 1;
             // One at a time: each may be megabytes.
-            let Some(fields) = letters.stream.letter_fields(shard, letter.id).await.map_err(sentence)? else {
+            let Some(fields) = letters.stream.letter_fields(shard, letter.id).await? else {
                 continue;
             };
             print(&if args.json { whole_object(&letter, &fields) } else { whole_text(&letter, &fields) })?;

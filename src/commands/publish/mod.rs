@@ -15,8 +15,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::mpsc;
 
 use crate::cli::PublishArgs;
-use crate::shard::Keys;
-use crate::stream::Stream;
 use feature::Rules;
 use source::Source;
 
@@ -27,15 +25,13 @@ const CHUNKS_AHEAD: usize = 4;
 /// # Errors
 /// A sentence for the user.
 pub async fn run(args: PublishArgs) -> Result<bool, String> {
-    let keys = Keys::new(&args.redis.namespace);
-    let stream =
-        Stream::new(&args.redis.redis_url, keys, &args.redis.group, "").map_err(|failure| failure.to_string())?;
+    let stream = args.redis.stream()?;
     let wanted = args.topology.wanted();
     let topology = if args.dry_run {
         // Needs no server; with one, its topology would not change the verdicts.
         wanted.or_default()
     } else {
-        stream.settle_topology(wanted).await.map_err(|failure| failure.to_string())?
+        stream.settle_topology(wanted).await?
     };
     let progress = progress(&args.files);
     let (chunks, mut received) = mpsc::channel(CHUNKS_AHEAD);
