@@ -35,4 +35,5 @@ pub mod metrics;
 pub mod shard;
 pub mod store;
 pub mod stream;
+pub mod trace;
 pub mod worker;

@@ -7,8 +7,11 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use hexlane::cli::{Cli, Command, LogFormat};
 use hexlane::commands::check::Severity;
+use hexlane::trace::Export;
 use hexlane::{commands, worker};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// A worker's memory is many small pieces that one thread makes and another gives back. With the
 /// system's allocator a sixth of its time went there.
@@ -25,7 +28,11 @@ fn main() -> ExitCode {
     if let Err(sentence) = cli.check() {
         Cli::command().error(ErrorKind::ArgumentConflict, sentence).exit();
     }
-    start_log(cli.log_format);
+    let export = match collector(&cli.command).map(Export::start).transpose() {
+        Ok(export) => export,
+        Err(sentence) => return failed(&sentence),
+    };
+    start_log(cli.log_format, export.as_ref());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("cannot start threads: {error}")),
@@ -33,6 +40,9 @@ fn main() -> ExitCode {
     let done = runtime.block_on(run(cli.command));
     // A blocking read of stdin cannot be cancelled: do not wait for it.
     runtime.shutdown_background();
+    if let Some(Err(sentence)) = export.map(Export::end) {
+        tracing::warn!(sentence);
+    }
     match done {
         Ok(code) => ExitCode::from(code),
         Err(sentence) => failed(&sentence),
@@ -65,15 +75,24 @@ async fn run(command: Command) -> Result<u8, String> {
     }
 }
 
+fn collector(command: &Command) -> Option<&str> {
+    match command {
+        Command::Worker(args) => args.otlp_endpoint.as_deref(),
+        _ => None,
+    }
+}
+
 /// `RUST_LOG` chooses what is shown; by default everything from `info`, without the
 /// notices of a database that has what it is asked to have.
-fn start_log(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,tokio_postgres=warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).with_target(false).init(),
-        LogFormat::Json => log.json().init(),
-    }
+fn start_log(format: LogFormat, export: Option<&Export>) {
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new("info,tokio_postgres=warn,opentelemetry_sdk=warn,opentelemetry-otlp=warn"));
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let log = match format {
+        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).with_target(false).boxed(),
+        LogFormat::Json => log.json().boxed(),
+    };
+    tracing_subscriber::registry().with(log.with_filter(filter)).with(export.map(Export::layer)).init();
 }
 
 #[expect(clippy::print_stderr, reason = "the last word to the user")]

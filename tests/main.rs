@@ -28,6 +28,7 @@ mod shutdown;
 mod smoke;
 mod storm;
 mod suites;
+mod traces;
 mod validity;
 mod watched;
 mod world;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::values::{parse_duration, parse_name, parse_pause, parse_positive};
+use super::values::{parse_collector, parse_duration, parse_name, parse_pause, parse_positive};
 use super::{DatabaseArgs, LimitArgs, RedisArgs, RetryArgs, TopologyArgs};
 
 /// Options of `hexlane worker`.
@@ -70,6 +70,9 @@ pub struct WorkerArgs {
     /// Address of /metrics, /healthz and /readyz; port 0 takes a free one and logs it.
     #[arg(long, env = "HEXLANE_ADMIN_ADDR", default_value = "127.0.0.1:9464")]
     pub admin_addr: std::net::SocketAddr,
+    /// Send traces to an OpenTelemetry collector, by OTLP over HTTP, such as http://localhost:4318.
+    #[arg(long, env = "HEXLANE_OTLP_ENDPOINT", value_parser = parse_collector)]
+    pub otlp_endpoint: Option<String>,
     /// Leave the schema alone; refuse to start if it is not the right one.
     #[arg(long, env = "HEXLANE_NO_MIGRATE", value_parser = clap::builder::FalseyValueParser::new())]
     pub no_migrate: bool,

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::event::{Event, Outcome};
 use crate::failure::{Failure, Target};
@@ -45,6 +46,8 @@ pub(super) struct Request {
     pub lease: Arc<Lease>,
     /// Nor once the lane is told to go.
     pub abort: CancellationToken,
+    /// What the batch is about.
+    pub span: tracing::Span,
 }
 
 impl Request {
@@ -240,10 +243,11 @@ async fn write(writer: Writer<'_>, taken: Vec<Waiting>) {
     let lock_timeout = shared.then_some(SHARED_LOCK_TIMEOUT);
     let rows = rows(&taken);
     let events: Vec<&Event> = rows.iter().map(|row| row.event).collect();
+    let span = statement_span(&taken, rows.len());
     let written = if first.request.with_ledger {
-        writer.write_with_ledger(&events, lock_timeout).await
+        writer.write_with_ledger(&events, lock_timeout).instrument(span).await
     } else {
-        let written = writer.write_newest(&events, lock_timeout).await;
+        let written = writer.write_newest(&events, lock_timeout).instrument(span).await;
         written
             .map(|written| written.into_iter().map(|new| if new { Outcome::Applied } else { Outcome::Stale }).collect())
     };
@@ -264,6 +268,19 @@ async fn write(writer: Writer<'_>, taken: Vec<Waiting>) {
         }
         Err(failure) => answer_all(taken, &Refused { failure, shared }),
     }
+}
+
+/// Below the first batch; the others are linked to it.
+fn statement_span(taken: &[Waiting], rows: usize) -> tracing::Span {
+    let mut batches = taken.iter().map(|waiting| &waiting.request.span);
+    let span = tracing::debug_span!(
+        parent: batches.next().and_then(tracing::Span::id), "statement", otel.kind = "client",
+        db.system.name = "postgresql", statement.rows = rows, statement.batches = taken.len()
+    );
+    batches.for_each(|batch| {
+        span.follows_from(batch);
+    });
+    span
 }
 
 /// One row of a statement.

@@ -12,8 +12,10 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rustc_hash::{FxHashSet, FxHasher};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::Item;
+use super::settle::TracedEntries;
 use super::write::{Commit, Fates};
 
 /// Batches that are being written, at the most.
@@ -35,6 +37,10 @@ struct Writing {
     started: Instant,
     /// Hashes of the ids of its features. Two with the same hash merely wait for each other.
     features: Vec<u64>,
+    /// Until it is settled.
+    span: tracing::Span,
+    /// Of its entries, those that belong to a trace.
+    traced: TracedEntries,
 }
 
 pub(super) struct InFlight<'a> {
@@ -79,12 +85,20 @@ impl<'a> InFlight<'a> {
     }
 
     /// Begins to write a batch, none of which is held up.
-    pub(super) fn start(&mut self, batch: Vec<Item>) {
+    pub(super) fn start(&mut self, mut batch: Vec<Item>) {
+        let traced = batch.iter_mut().filter_map(|item| Some((item.id, item.traced.take()?))).collect();
         let mut features: Vec<u64> = batch.iter().filter_map(hash).collect();
         features.retain(|feature| self.features.insert(*feature));
-        let (commit, writing) = (self.commit, Writing { started: Instant::now(), features });
+        let commit = self.commit;
+        let span = tracing::debug_span!(
+            parent: None, "batch", lane.shard = commit.shard, batch.events = batch.len(),
+            batch.dead_letters = tracing::field::Empty
+        );
+        let work = tracing::debug_span!(parent: &span, "write");
+        let writing = Writing { started: Instant::now(), features, span, traced };
         self.started.push(writing.started);
-        self.steps.push(Box::pin(async move { Step::Written(writing, commit.write(batch).await) }));
+        let step = async move { Step::Written(writing, commit.write(batch).await) };
+        self.steps.push(Box::pin(step.instrument(work)));
     }
 
     /// Waits for the end of the next step; for ever if there is none. `None` if the worker is leaving
@@ -99,7 +113,8 @@ impl<'a> InFlight<'a> {
                     self.features.remove(feature);
                 }
                 let (commit, fates) = (self.commit, fates?);
-                self.steps.push(Box::pin(async move { Step::Settled(commit.settle(fates).await) }));
+                let step = async move { Step::Settled(commit.settle(fates, written.traced).await) };
+                self.steps.push(Box::pin(step.instrument(written.span)));
                 Some(())
             }
             Some(Step::Settled(settled)) => settled,

@@ -159,15 +159,19 @@ impl Intake {
         let settings = self.shared.settings.clone();
         let bytes: usize = entries.iter().map(Entry::size).sum();
         let is_little = bytes < INLINE_BYTES && entries.iter().all(|entry| entry.size() < INLINE_ENTRY_BYTES);
+        let span = tracing::debug_span!(
+            parent: None, "judge", lane.shard = self.shard, read.entries = entries.len(), read.bytes = bytes
+        );
         let work = move || {
+            let _judging = span.enter();
             let now_us = chrono::Utc::now().timestamp_micros();
-            entries.into_iter().map(|entry| judge_entry(&entry, now_us, &settings)).collect()
+            entries.into_iter().map(|entry| judge_entry(entry, now_us, &settings)).collect()
         };
         if is_little { Some(work()) } else { tokio::task::spawn_blocking(work).await.ok() }
     }
 }
 
-fn judge_entry(entry: &Entry, now_us: i64, settings: &super::LaneSettings) -> Item {
+fn judge_entry(entry: Entry, now_us: i64, settings: &super::LaneSettings) -> Item {
     let entered_us = i64::try_from(entry.id.ms).unwrap_or(i64::MAX).saturating_mul(1000);
     let verdict = match &entry.payload {
         Payload::One(text) => judge::judge(text, now_us.max(entered_us), &settings.limits, settings.h3_resolution),
@@ -176,7 +180,7 @@ fn judge_entry(entry: &Entry, now_us: i64, settings: &super::LaneSettings) -> It
             Err(Box::new(Rejection::new(Reason::BadField, "the entry has more than one field named `event`")))
         }
     };
-    Item { id: entry.id, size: entry.size(), verdict }
+    Item { id: entry.id, size: entry.size(), verdict, traced: entry.traced }
 }
 
 /// How many entries to ask for. COUNT bounds entries, not bytes: the size of the last ones tells

@@ -35,6 +35,7 @@ use crate::judge::Limits;
 use crate::metrics::Meter;
 use crate::store::Store;
 use crate::stream::Stream;
+use crate::trace::Traced;
 use group_commit::GroupCommit;
 pub use held::Held;
 use in_flight::InFlight;
@@ -122,6 +123,8 @@ pub struct Item {
     pub size: usize,
     /// What it carries, or why it cannot be written.
     pub verdict: Result<Event, Box<Rejection>>,
+    /// Whose trace it belongs to.
+    pub traced: Option<Box<Traced>>,
 }
 
 impl Item {

@@ -118,7 +118,7 @@ mod tests {
     fn item(feature_id: &str, seq: u64) -> Item {
         let mut rejection = Rejection::new(Reason::BadField, "");
         rejection.feature_id = Some(feature_id.to_owned());
-        Item { id: EntryId { ms: 1, seq }, size: 1, verdict: Err(Box::new(rejection)) }
+        Item { id: EntryId { ms: 1, seq }, size: 1, verdict: Err(Box::new(rejection)), traced: None }
     }
 
     #[test]

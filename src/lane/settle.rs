@@ -1,16 +1,23 @@
 //! The end of a batch: acknowledgements, dead letters, counts. Only answered writes come here.
 
+use rustc_hash::FxHashMap;
+use tracing::Instrument;
+
 use crate::event::{EntryId, Outcome, Rejection};
 use crate::failure::Failure;
 use crate::metrics::Trouble;
 use crate::stream::settle::Burial;
+use crate::trace::Traced;
 
 use super::write::{Commit, Fate, Fates};
+
+/// The entries of a batch that belong to traces of their producers; mostly none.
+pub(super) type TracedEntries = FxHashMap<EntryId, Box<Traced>>;
 
 impl Commit {
     /// Settles every entry of a batch, trying until Redis answers; `None` if the worker is
     /// leaving or the lease is over.
-    pub(super) async fn settle(&self, fates: Fates) -> Option<()> {
+    pub(super) async fn settle(&self, fates: Fates, traced: TracedEntries) -> Option<()> {
         let (mut settled, mut dead) = (Vec::with_capacity(fates.len()), Vec::new());
         for (id, fate) in &fates {
             match fate {
@@ -18,8 +25,29 @@ impl Commit {
                 Fate::Dead(rejection) => dead.push((*id, &**rejection)),
             }
         }
-        self.acknowledge(&settled).await?;
-        self.bury(&dead, fates.len()).await
+        let settling = async {
+            self.acknowledge(&settled).await?;
+            self.bury(&dead, fates.len()).await
+        };
+        settling.instrument(tracing::debug_span!("settle")).await?;
+        tracing::Span::current().record("batch.dead_letters", dead.len());
+        self.end_traces(&fates, traced);
+        Some(())
+    }
+
+    fn end_traces(&self, fates: &Fates, mut traced: TracedEntries) {
+        if traced.is_empty() {
+            return;
+        }
+        let stream = self.shared.stream.keys().events(self.shard);
+        for (id, fate) in fates {
+            let Some(entry) = traced.remove(id) else { continue };
+            let (outcome, reason) = match fate {
+                Fate::Settled(outcome) => (*outcome, None),
+                Fate::Dead(rejection) => (Outcome::DeadLettered, Some(rejection.reason)),
+            };
+            entry.settled(*id, stream.clone(), outcome.as_str(), reason);
+        }
     }
 
     async fn acknowledge(&self, settled: &[(EntryId, Outcome)]) -> Option<()> {

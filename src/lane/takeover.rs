@@ -64,7 +64,7 @@ impl Intake {
         let items = match page {
             [only] if only.deliveries >= most => {
                 self.hold(&entries);
-                Some(entries.iter().map(|entry| past_limit(entry, most)).collect())
+                Some(entries.into_iter().map(|entry| past_limit(entry, most)).collect())
             }
             _ => self.prepare(entries, page, is_marked).await?,
         };
@@ -133,7 +133,8 @@ impl Intake {
     }
 }
 
-fn past_limit(entry: &Entry, most: u64) -> Item {
+fn past_limit(entry: Entry, most: u64) -> Item {
     let detail = format!("preparing it has ended the process {most} times");
-    Item { id: entry.id, size: entry.size(), verdict: Err(Box::new(Rejection::new(Reason::DeliveryLimit, detail))) }
+    let verdict = Err(Box::new(Rejection::new(Reason::DeliveryLimit, detail)));
+    Item { id: entry.id, size: entry.size(), verdict, traced: entry.traced }
 }

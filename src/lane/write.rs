@@ -272,8 +272,16 @@ impl Commit {
         };
         let (lease, abort) = (self.term.lease.clone(), self.shared.abort.clone());
         let bytes = places.iter().map(|&place| events[place].size()).sum();
-        let request =
-            Request { events: events.clone(), places: places.clone(), bytes, with_ledger, alone, lease, abort };
+        let request = Request {
+            events: events.clone(),
+            places: places.clone(),
+            bytes,
+            with_ledger,
+            alone,
+            lease,
+            abort,
+            span: tracing::Span::current(),
+        };
         let written = self.shared.commits.write(request).await?;
         let mut outcomes: Outcomes = places.into_iter().zip(written).collect();
         if !with_ledger {

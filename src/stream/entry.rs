@@ -3,9 +3,13 @@
 use redis::Value;
 
 use crate::event::EntryId;
+use crate::trace::Traced;
 
 /// The field that holds the event.
 const EVENT_FIELD: &[u8] = b"event";
+/// Where the producer's trace goes on; see <https://www.w3.org/TR/trace-context/>.
+const PARENT_FIELD: &[u8] = b"traceparent";
+const STATE_FIELD: &[u8] = b"tracestate";
 
 /// One stream entry as the server sent it.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +18,8 @@ pub struct Entry {
     pub id: EntryId,
     /// What its field `event` holds.
     pub payload: Payload,
+    /// Whose trace it belongs to.
+    pub traced: Option<Box<Traced>>,
 }
 
 /// The field `event`.
@@ -54,16 +60,19 @@ fn entry(value: Value) -> Option<Entry> {
     let id = entry_id(&parts.next()?)?;
     let mut fields = array(parts.next().unwrap_or_default()).into_iter();
     let mut payload = Payload::Absent;
-    while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
-        if !matches!(&name, Value::BulkString(name) if name == EVENT_FIELD) {
-            continue;
+    let (mut traceparent, mut tracestate) = (None, None);
+    while let (Some(Value::BulkString(name)), Some(Value::BulkString(value))) = (fields.next(), fields.next()) {
+        match name.as_slice() {
+            EVENT_FIELD => {
+                payload = if payload == Payload::Absent { Payload::One(value) } else { Payload::Repeated };
+            }
+            PARENT_FIELD => traceparent = Some(value),
+            STATE_FIELD => tracestate = Some(value),
+            _ => {}
         }
-        payload = match (payload, value) {
-            (Payload::Absent, Value::BulkString(bytes)) => Payload::One(bytes),
-            _ => Payload::Repeated,
-        };
     }
-    Some(Entry { id, payload })
+    let traced = traceparent.and_then(|parent| Traced::from_fields(&parent, tracestate.as_deref()));
+    Some(Entry { id, payload, traced })
 }
 
 pub(super) fn entry_id(value: &Value) -> Option<EntryId> {

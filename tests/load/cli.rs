@@ -41,6 +41,8 @@ pub enum Mode {
     Latency(Steady),
     /// `hexlane publish` against a bare pipelined XADD
     Publish(Load),
+    /// Metrics scraped and spans sent, against neither
+    Observed(Observed),
     /// CPU of workers that have nothing to do
     Idle(Idle),
     /// The bare writer with other settings of table and index
@@ -171,6 +173,15 @@ pub struct Table {
     /// How often the load is written, each time with newer versions; the last time counts
     #[arg(long, default_value_t = 4)]
     pub passes: usize,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Observed {
+    #[command(flatten)]
+    pub load: Load,
+    /// Every so many entries carry the trace of a producer
+    #[arg(long, default_value_t = 100, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub traced_every: usize,
 }
 
 #[derive(Clone, Debug, Args)]

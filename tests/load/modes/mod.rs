@@ -5,6 +5,7 @@ mod growth;
 mod idle;
 mod judge;
 mod latency;
+mod observed;
 mod publish;
 mod scaling;
 mod table;
@@ -16,7 +17,7 @@ use crate::cli::{Cli, Common, Mode};
 use crate::server::Servers;
 
 /// A few hundred events for each mode: whether it works, not how fast.
-const TINY: [&str; 11] = [
+const TINY: [&str; 12] = [
     "throughput --events 300 --features 50 --mix mixed --event-ids",
     "shards --events 300 --features 50",
     "processes --events 300 --features 50",
@@ -25,6 +26,7 @@ const TINY: [&str; 11] = [
     "hot --events 300 --features 50",
     "latency --rate 200 --seconds 1 --window 20ms --giant 1000 --giant-every 100",
     "publish --events 300 --features 50",
+    "observed --events 300 --features 50 --traced-every 10",
     "idle --settling 0 --seconds 1",
     "table --events 300 --features 50 --passes 2",
     "judge --events 300 --positions 10,100",
@@ -64,6 +66,7 @@ async fn measure(servers: &mut Servers, common: &Common, mode: Mode) {
         Mode::Hot(load) => Box::pin(scaling::hot(servers, common, &load)).await,
         Mode::Latency(steady) => Box::pin(latency::latency(servers, common, &steady)).await,
         Mode::Publish(load) => Box::pin(publish::publish(servers, common, &load)).await,
+        Mode::Observed(load) => Box::pin(observed::observed(servers, common, &load)).await,
         Mode::Idle(idle) => Box::pin(idle::idle(servers, common, &idle)).await,
         Mode::Table(table) => Box::pin(table::table(servers, common, &table)).await,
         Mode::Judge(load) => judge::judge(common, &load),
