@@ -98,6 +98,12 @@ impl Failure {
         Self { target, class, code: code.to_owned(), text, remedy: None }
     }
 
+    /// If the text of an error is about TLS: what is wrong with which certificate.
+    pub fn tls(target: Target, text: &str) -> Option<Self> {
+        let (_, sentence, remedy) = TLS_TROUBLE.iter().find(|(sign, ..)| text.contains(sign))?;
+        Some(Self::fatal(target, "tls", format!("{sentence} ({text})"), remedy))
+    }
+
     /// The lease was over before `doing` was sent.
     pub fn lease_over(target: Target, doing: &str) -> Self {
         Self::silence(target, Class::Transient, "lease", format!("{doing}: the lease was over before it was sent"))
@@ -127,16 +133,66 @@ impl Failure {
     }
 }
 
+/// As rustls words it, as we do, and what to do about it.
+const TLS_TROUBLE: [(&str, &str, &str); 9] = [
+    (
+        "not valid for name",
+        "the server's certificate is made out to another host name",
+        "use the name that stands in the certificate, or have one made out to this name",
+    ),
+    ("certificate expired", "the server's certificate has expired", "renew it, and look at this machine's clock"),
+    ("certificate not valid yet", "the server's certificate is not valid yet", "look at this machine's clock"),
+    (
+        "UnknownIssuer",
+        "the server's certificate is signed by an authority that is not trusted here",
+        "name the authority's certificate with sslrootcert in --database-url, or with --redis-ca",
+    ),
+    (
+        "BadSignature",
+        "the server's certificate is not signed by the authority that it names",
+        "name the right authority's certificate with sslrootcert in --database-url, or with --redis-ca",
+    ),
+    (
+        "invalid peer certificate",
+        "the server's certificate is refused",
+        "have a certificate made that is right for a server of this name",
+    ),
+    (
+        "CertificateRequired",
+        "the server wants a certificate of ours",
+        "name it and its key: sslcert and sslkey in --database-url, --redis-cert and --redis-key",
+    ),
+    (
+        "received fatal alert",
+        "the server refuses our certificate or our TLS",
+        "have a certificate signed by an authority that the server trusts; TLS 1.2 or newer is needed",
+    ),
+    (
+        "server does not support TLS",
+        "the server does not speak TLS",
+        "switch TLS on there; if it is on, somebody stands between",
+    ),
+];
+
 fn judge_sqlstate(sqlstate: &str) -> (Class, Option<&'static str>) {
     let class = match sqlstate {
         "28P01" | "28000" => return (Class::Fatal, Some("check user and password in --database-url")),
         "3D000" => return (Class::Fatal, Some("create the database, or correct its name in --database-url")),
         "42501" => return (Class::Fatal, Some("grant the missing right to the user in --database-url")),
-        "42P01" | "42703" | "3F000" => return (Class::Fatal, Some("run `hexlane migrate` against this database")),
+        "42P01" | "42703" => {
+            return (Class::Fatal, Some("run `hexlane migrate` against this database, or grant USAGE on its schema"));
+        }
+        "3F000" => return (Class::Fatal, Some("grant USAGE and CREATE on a schema of the search_path")),
         "42883" | "42704" | "0A000" | "58P01" => {
             return (Class::Fatal, Some("install PostGIS 3.3 or newer and run `hexlane migrate`"));
         }
         "25006" => return (Class::Transient, Some("the server is read-only: waiting for a writable primary")),
+        "26000" | "42P05" => {
+            return (
+                Class::Transient,
+                Some("if a pooler in transaction mode stands between, say --transaction-pooling"),
+            );
+        }
         // 57014 is the statement timeout, 53200 out of memory: the batch itself may be the cause.
         "57014" | "53200" => Class::Suspect,
         "XX000" => Class::Row,

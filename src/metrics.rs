@@ -3,7 +3,7 @@
 //! One function for each measure; label values come from closed lists or server error codes.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub struct Meter {
     /// Their shards and signs of life.
     owned: Mutex<BTreeMap<u16, Arc<Pulse>>>,
     /// How many there are; 0 until it is known.
-    shards: AtomicU16,
+    shards: IntGauge,
     buffered: IntGauge,
     commit_latency: Histogram,
     batch_rows: Histogram,
@@ -89,7 +89,7 @@ impl Meter {
             retries: counters("hexlane_retries_total", "Failed attempts at a server.", &["target", "error"])?,
             lanes: gauge("hexlane_lanes_owned", "Shards this worker reads.")?,
             owned: Mutex::default(),
-            shards: AtomicU16::new(0),
+            shards: gauge("hexlane_shards", "Shards there are, all workers together; 0 while that is unknown.")?,
             buffered: gauge("hexlane_buffered_events", "Events read and not settled yet.")?,
             commit_latency: histogram(
                 "hexlane_commit_latency_seconds",
@@ -187,12 +187,12 @@ impl Meter {
 
     /// How many shards there are, all workers together.
     pub fn there_are(&self, shards: u16) {
-        self.shards.store(shards, Ordering::Relaxed);
+        self.shards.set(shards.into());
     }
 
     /// How many shards there are; 0 while that is unknown.
     pub fn shards(&self) -> u16 {
-        self.shards.load(Ordering::Relaxed)
+        u16::try_from(self.shards.get()).unwrap_or(0)
     }
 
     /// An attempt at a server has failed.

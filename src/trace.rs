@@ -5,6 +5,7 @@
 //! (<https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/>). A span never holds what an event holds:
 //! neither ids of features nor coordinates nor properties.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
@@ -24,6 +25,11 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::event::{EntryId, Reason};
 
 const SCOPE: &str = "hexlane";
+/// Bytes that a `tracestate` may have and that every party has to pass on:
+/// <https://www.w3.org/TR/trace-context/#tracestate-limits>. A longer one is left out.
+const LONGEST_STATE: usize = 512;
+/// Whether anybody gets spans.
+static EXPORTS: AtomicBool = AtomicBool::new(false);
 /// How long the last spans may take to be sent when the process ends.
 const LAST_EXPORT: Duration = Duration::from_secs(5);
 
@@ -52,6 +58,7 @@ impl Export {
         let provider =
             SdkTracerProvider::builder().with_resource(resource.build()).with_batch_exporter(exporter).build();
         global::set_tracer_provider(provider.clone());
+        EXPORTS.store(true, Ordering::Relaxed);
         Ok(Self(provider))
     }
 
@@ -82,8 +89,15 @@ pub struct Traced {
 }
 
 impl Traced {
+    /// Bytes that one takes in memory, at the most.
+    pub const SIZE: usize = 2 * LONGEST_STATE + 128;
+
     /// From an entry's fields; `None` where they are no trace context, or one that is not to be recorded.
     pub fn from_fields(traceparent: &[u8], tracestate: Option<&[u8]>) -> Option<Box<Self>> {
+        if !EXPORTS.load(Ordering::Relaxed) {
+            return None;
+        }
+        let tracestate = tracestate.filter(|text| text.len() <= LONGEST_STATE);
         let fields = Fields {
             traceparent: std::str::from_utf8(traceparent).ok()?,
             tracestate: tracestate.and_then(|text| std::str::from_utf8(text).ok()),

@@ -17,7 +17,7 @@ use crate::fleet::{Fleet, FleetSettings};
 use crate::lane::group_commit::GroupCommit;
 use crate::lane::{LaneSettings, Shared};
 use crate::metrics::Meter;
-use crate::shard::{Keys, Topology};
+use crate::shard::Topology;
 use crate::store::{Store, StoreSettings};
 use crate::stream::Stream;
 
@@ -41,9 +41,8 @@ const DRAIN_CHECK_EVERY: Duration = Duration::from_millis(100);
 pub async fn run(args: WorkerArgs) -> Result<String, String> {
     args.check()?;
     let name = args.worker_name.clone().unwrap_or_else(default_name);
-    let keys = Keys::new(&args.redis.namespace);
-    let stream = Stream::new(&args.redis.redis_url, keys, &args.redis.group, &name)?;
-    let store = Store::new(&store_settings(&args, &name))?;
+    let stream = args.redis.stream_of(&name).await?;
+    let store = Store::open(&store_settings(&args, &name)?).await?;
     let meter = Arc::new(Meter::new().map_err(|error| error.to_string())?);
     let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
     listen_for_signals(stop.clone(), abort.clone()).map_err(|error| format!("cannot listen for signals: {error}"))?;
@@ -59,6 +58,7 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
             statement: args.database.statement_timeout,
             pauses: args.retry.retry_cap + args.reorder_window + 2 * args.block,
         },
+        answered: admin::Answered::default(),
     };
     let address = admin::serve(args.admin_addr, watched).await.map_err(|error| {
         format!("--admin-addr {}: {error}; choose another, or port 0 for a free one", args.admin_addr)
@@ -138,15 +138,18 @@ pub async fn until_up<T>(
 /// Everything that must be right before the first entry is read.
 async fn prepare(stream: &Stream, store: &Store, args: &WorkerArgs) -> Result<Topology, Failure> {
     stream.check_server().await?;
+    stream.check_rights().await?;
     let topology = stream.settle_topology(args.topology.wanted()).await?;
     stream.refuse_stranded(topology).await?;
     stream.sync_clock().await?;
+    store.check_pooling().await?;
     if args.no_migrate {
         store.check_schema().await?;
     } else {
         store.migrate().await?;
     }
     store.check_server().await?;
+    store.check_rights(&["SELECT", "INSERT", "UPDATE"]).await?;
     store.probe_write().await?;
     Ok(topology)
 }
@@ -231,14 +234,16 @@ fn pool_size(args: &WorkerArgs) -> usize {
     args.pool_size.unwrap_or(cores.clamp(2, 16))
 }
 
-fn store_settings(args: &WorkerArgs, name: &str) -> StoreSettings {
-    StoreSettings {
-        url: args.database.database_url.clone(),
+fn store_settings(args: &WorkerArgs, name: &str) -> Result<StoreSettings, String> {
+    Ok(StoreSettings {
+        url: args.database.address.url()?.to_owned(),
+        password: args.database.address.password(),
         application_name: format!("hexlane worker {name}"),
         pool_size: pool_size(args),
         statement_timeout: args.database.statement_timeout,
         dedup_window: args.dedup_window,
-    }
+        transaction_pooling: args.database.transaction_pooling,
+    })
 }
 
 fn lane_settings(args: &WorkerArgs, topology: Topology) -> LaneSettings {

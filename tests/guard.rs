@@ -32,12 +32,14 @@ impl Written {
         let world = World::shared(name, 1).await;
         let settings = StoreSettings {
             url: world.database_url.clone(),
+            password: None,
             application_name: "guard test".into(),
             pool_size: 2,
             statement_timeout: Duration::from_secs(30),
             dedup_window: Duration::from_secs(3600),
+            transaction_pooling: false,
         };
-        Self { store: Store::new(&settings).unwrap(), world }
+        Self { store: Store::open(&settings).await.unwrap(), world }
     }
 
     /// Whether one event was written.

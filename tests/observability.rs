@@ -152,6 +152,13 @@ async fn panels_show_something_and_each_alert_fires_for_its_own_failure_only() {
         assert!(!prometheus.query(expression).await.is_empty(), "{title}");
     }
 
+    // A shard is a worker's that nobody hears of.
+    let unowned = async || prometheus.firing().await.contains(&"HexlaneShardsUnowned".to_owned());
+    let _: redis::Value = world.ask(&format!("SET {} ghost PX 600000", world.owner_key(2))).await;
+    eventually("the shard is told", unowned).await;
+    let _: redis::Value = world.ask(&format!("DEL {}", world.owner_key(2))).await;
+    eventually("and taken", async || !unowned().await).await;
+
     // Somebody trims by length what nobody has read, and then there is nobody left.
     worker.stop().await.assert_balanced();
     let alone = async || prometheus.firing().await.contains(&"HexlaneNoWorker".to_owned());

@@ -3,6 +3,7 @@
 
 use hexlane::shard::Keys;
 use hexlane::stream::Stream;
+use hexlane::stream::server::{Certificates, Server};
 
 use crate::world::{DeadLetter, Worker, World, eventually, full, point};
 
@@ -31,7 +32,12 @@ struct Restarted<'w> {
 
 impl<'w> Restarted<'w> {
     fn start(world: &'w World, count: usize) -> Self {
-        let stream = Stream::new(&world.redis_url, Keys::new(&world.namespace), "hexlane", "").unwrap();
+        let stream = Stream::new(
+            Server::open(&world.redis_url, None, &Certificates::default()).unwrap(),
+            Keys::new(&world.namespace),
+            "hexlane",
+            "",
+        );
         let workers = (0..count).map(|n| Self::worker(world, format!("w{n}"))).collect();
         Self { world, stream, workers, ends: 0 }
     }

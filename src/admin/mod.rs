@@ -1,5 +1,6 @@
 //! HTTP for those who watch: `/metrics`, `/healthz`, `/readyz`.
 
+mod serve;
 pub(crate) mod shards;
 
 use std::net::SocketAddr;
@@ -13,6 +14,8 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Failure, Target};
@@ -23,6 +26,8 @@ use crate::stream::pending::ShardState;
 
 /// For a machine that is busy with other things.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long an answer is good enough.
+const READY_FOR: Duration = Duration::from_millis(200);
 /// A server that takes longer to answer a ping is not ready.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -41,7 +46,12 @@ pub struct Watched {
     pub stop: CancellationToken,
     /// How long steps of a lane may take.
     pub steps: Steps,
+    /// Whether the servers answered, and when they were asked: whoever asks us often, asks them no more often.
+    pub answered: Answered,
 }
+
+/// Redis and PostgreSQL, and when.
+pub type Answered = Arc<Mutex<Option<(Instant, bool, bool)>>>;
 
 /// What the length of a lane's longest step depends on.
 #[derive(Clone, Copy, Debug)]
@@ -72,11 +82,7 @@ pub async fn serve(address: SocketAddr, watched: Watched) -> std::io::Result<Soc
         .route("/healthz", get(healthy))
         .route("/readyz", get(ready))
         .with_state(watched);
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, routes).await {
-            tracing::error!(%error, "the admin server has ended");
-        }
-    });
+    tokio::spawn(serve::serve(listener, routes));
     Ok(address)
 }
 
@@ -122,7 +128,7 @@ async fn healthy(State(watched): State<Watched>) -> impl IntoResponse {
 
 /// 200 only while both servers answer and no lane waits for one of them.
 async fn ready(State(watched): State<Watched>) -> impl IntoResponse {
-    let (redis, postgres) = tokio::join!(answers(watched.stream.ping()), answers(watched.store.ping()));
+    let (redis, postgres) = Box::pin(servers_answer(&watched)).await;
     let redis = redis && !watched.meter.is_troubled(Target::Redis);
     let postgres = postgres && !watched.meter.is_troubled(Target::Postgres);
     let started = watched.started.load(Ordering::Relaxed);
@@ -133,6 +139,18 @@ async fn ready(State(watched): State<Watched>) -> impl IntoResponse {
         "ready": ready, "redis": redis, "postgres": postgres, "started": started, "stopping": stopping,
     });
     (status, [(header::CONTENT_TYPE, "application/json")], format!("{body}\n"))
+}
+
+async fn servers_answer(watched: &Watched) -> (bool, bool) {
+    let mut answered = watched.answered.lock().await;
+    if let Some((asked, redis, postgres)) = *answered
+        && asked.elapsed() < READY_FOR
+    {
+        return (redis, postgres);
+    }
+    let (redis, postgres) = tokio::join!(answers(watched.stream.ping()), answers(watched.store.ping()));
+    *answered = Some((Instant::now(), redis, postgres));
+    (redis, postgres)
 }
 
 async fn answers(ping: impl Future<Output = Result<(), Failure>>) -> bool {

@@ -2,6 +2,7 @@
 
 mod dead;
 mod publish;
+mod servers;
 mod values;
 mod worker;
 
@@ -10,14 +11,13 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use h3o::Resolution;
 
-use crate::failure::{Failure, RetryPolicy};
+use crate::failure::RetryPolicy;
 use crate::judge::{Antimeridian, Limits};
-use crate::shard::{Keys, MOST_SHARDS, ShardBy};
-use crate::store::{Store, StoreSettings};
-use crate::stream::Stream;
+use crate::shard::{MOST_SHARDS, ShardBy};
 use crate::stream::topology::Wanted;
 pub use dead::{DeadCommand, FilterArgs, ListArgs, PurgeArgs, ReplayArgs, RewindArgs};
 pub use publish::{InputFormat, PublishArgs};
+pub use servers::{DatabaseArgs, DatabaseUrlArgs, RedisArgs, RedisUrlArgs};
 use values::{
     parse_bytes, parse_duration, parse_name, parse_pause, parse_positive, parse_resolution, parse_shard_by,
     parse_tolerance,
@@ -48,12 +48,13 @@ impl Cli {
     /// A sentence that names both.
     pub fn check(&self) -> Result<(), String> {
         match &self.command {
-            Command::Worker(args) => args.check(),
+            Command::Worker(args) => args.database.address.url().map(drop).and_then(|()| args.check()),
             Command::Publish(args) => args.check(),
             Command::Dead(command) => command.check(),
-            Command::Check(_)
-            | Command::Migrate(_)
-            | Command::Prune(_)
+            Command::Check(args) => args.database.address.url().map(drop),
+            Command::Prune(args) => args.database.address.url().map(drop),
+            Command::Migrate(args) if !args.print => args.address.url().map(drop),
+            Command::Migrate(_)
             | Command::Rewind(_)
             | Command::Status(_)
             | Command::Topology(_)
@@ -95,30 +96,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-}
-
-/// Where the streams are.
-#[derive(Clone, Debug, Args)]
-pub struct RedisArgs {
-    /// Redis, as redis://[user:password@]host:port[/database].
-    #[arg(long, env = "HEXLANE_REDIS_URL", hide_env_values = true, default_value = "redis://127.0.0.1:6379")]
-    pub redis_url: String,
-    /// Prefix of every key.
-    #[arg(long, env = "HEXLANE_NAMESPACE", default_value = "hexlane", value_parser = parse_name)]
-    pub namespace: String,
-    /// The consumer group.
-    #[arg(long, env = "HEXLANE_GROUP", default_value = "hexlane", value_parser = parse_name)]
-    pub group: String,
-}
-
-impl RedisArgs {
-    /// The server as a command sees it, which is no consumer.
-    ///
-    /// # Errors
-    /// As [`Stream::new`].
-    pub fn stream(&self) -> Result<Stream, Failure> {
-        Stream::new(&self.redis_url, Keys::new(&self.namespace), &self.group, "")
-    }
 }
 
 /// How events find their shards; agreed through Redis, so usually left out.
@@ -175,33 +152,6 @@ impl LimitArgs {
     }
 }
 
-/// Where the table is.
-#[derive(Clone, Debug, Args)]
-pub struct DatabaseArgs {
-    /// PostgreSQL, as postgres://user:password@host:port/database.
-    #[arg(long, env = "HEXLANE_DATABASE_URL", hide_env_values = true)]
-    pub database_url: String,
-    /// The server ends a statement after this time; the same batch is then tried again.
-    #[arg(long, env = "HEXLANE_STATEMENT_TIMEOUT", default_value = "30s", value_parser = parse_pause)]
-    pub statement_timeout: Duration,
-}
-
-impl DatabaseArgs {
-    /// The database as a command sees it, which asks one thing after the other.
-    ///
-    /// # Errors
-    /// As [`Store::new`].
-    pub fn store(&self, application_name: &str, dedup_window: Duration) -> Result<Store, Failure> {
-        Store::new(&StoreSettings {
-            url: self.database_url.clone(),
-            application_name: application_name.into(),
-            pool_size: 1,
-            statement_timeout: self.statement_timeout,
-            dedup_window,
-        })
-    }
-}
-
 /// Between attempts at a server that is away.
 #[derive(Clone, Debug, Args)]
 pub struct RetryArgs {
@@ -240,9 +190,9 @@ pub struct CheckArgs {
 /// Options of `hexlane migrate`.
 #[derive(Clone, Debug, Args)]
 pub struct MigrateArgs {
-    /// PostgreSQL, as postgres://user:password@host:port/database.
-    #[arg(long, env = "HEXLANE_DATABASE_URL", hide_env_values = true, required_unless_present = "print")]
-    pub database_url: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub address: DatabaseUrlArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub retry: RetryArgs,
@@ -299,9 +249,9 @@ pub struct ShardArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub topology: TopologyArgs,
-    /// Take the topology from this Redis instead of the defaults.
-    #[arg(long, env = "HEXLANE_REDIS_URL", hide_env_values = true)]
-    pub redis_url: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub redis: RedisUrlArgs,
     /// Prefix of every key.
     #[arg(long, env = "HEXLANE_NAMESPACE", default_value = "hexlane", value_parser = parse_name)]
     pub namespace: String,

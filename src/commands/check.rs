@@ -73,11 +73,11 @@ impl Findings {
 /// # Errors
 /// A sentence for the user, if nothing could be asked.
 pub async fn run(args: CheckArgs) -> Result<Severity, String> {
-    let stream = args.redis.stream()?;
-    let store = args.database.store("hexlane check", Duration::ZERO)?;
+    let stream = args.redis.stream().await?;
+    let store = args.database.store("hexlane check", Duration::ZERO).await?;
     let mut findings = Findings::default();
     check_redis(&stream, &args, &mut findings).await;
-    check_postgres(&store, &mut findings).await;
+    check_postgres(&store, args.database.transaction_pooling, &mut findings).await;
     let text = if args.json { as_json(&findings) } else { as_text(&findings) };
     io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string())?;
     Ok(findings.worst())
@@ -93,6 +93,15 @@ async fn check_redis(stream: &Stream, args: &CheckArgs, findings: &mut Findings)
             findings.good(format!("{} shards by {}", topology.shards, topology.shard_by));
             findings.result("no stream beyond them holds anything unread", stream.refuse_stranded(topology).await);
         }
+        Err(failure) => findings.add(Severity::Error, failure.to_string(), ""),
+    }
+    match stream.missing_rights().await {
+        Ok(missing) if missing.is_empty() => findings.good("this user may run every command of a worker"),
+        Ok(missing) => findings.add(
+            Severity::Warning,
+            format!("a worker could not work as this user, who may not run {}", missing.join(", ")),
+            "nothing, if workers are other users; scripts/rights/redis.acl has what they need",
+        ),
         Err(failure) => findings.add(Severity::Error, failure.to_string(), ""),
     }
     match stream.inspect().await {
@@ -142,16 +151,27 @@ fn judge_redis(server: &stream::inspect::Inspection, findings: &mut Findings) {
     judge_clock("Redis", server.clock_ahead_us, findings);
 }
 
-async fn check_postgres(store: &Store, findings: &mut Findings) {
+async fn check_postgres(store: &Store, pooled: bool, findings: &mut Findings) {
     if !findings.result(&format!("PostgreSQL answers at {}", store.address()), store.ping().await) {
         return;
     }
+    findings.result("no pooler stands between that hexlane was not told of", store.check_pooling().await);
     findings.result("PostgreSQL and PostGIS are of versions that hexlane works with", store.check_server().await);
     if !findings.result("the schema is the right one", store.check_schema().await) {
         return;
     }
     match store.inspect().await {
-        Ok(inspection) => judge_postgres(&inspection, findings),
+        Ok(inspection) => {
+            judge_postgres(&inspection, findings);
+            if pooled && inspection.settings.get("statement_timeout").is_some_and(|timeout| timeout == "0") {
+                findings.add(
+                    Severity::Warning,
+                    "statement_timeout is 0, and through a pooler hexlane cannot set it: a statement that hangs goes on \
+                     on the server after hexlane has given it up",
+                    "ALTER ROLE … SET statement_timeout = '30s' for the user in --database-url",
+                );
+            }
+        }
         Err(failure) => findings.add(Severity::Error, failure.to_string(), ""),
     }
 }
@@ -205,6 +225,16 @@ fn judge_postgres(server: &store::inspect::Inspection, findings: &mut Findings) 
                 server.asynchronous_standbys
             ),
             "set synchronous_standby_names, or run `hexlane rewind` after a promotion",
+        );
+    }
+    if server.hidden_standbys > 0 {
+        findings.add(
+            Severity::Warning,
+            format!(
+                "there are {} standbys, and this user may not see whether commits wait for them",
+                server.hidden_standbys
+            ),
+            "look into pg_stat_replication as a superuser, or GRANT pg_read_all_stats to this user",
         );
     }
     judge_clock("PostgreSQL", server.clock_ahead_us, findings);

@@ -15,17 +15,20 @@ use crate::worker::until_up;
 /// A sentence for the user.
 pub async fn run(args: MigrateArgs) -> Result<(), String> {
     let mut out = std::io::stdout();
-    let Some(url) = args.database_url.filter(|_| !args.print) else {
+    if args.print {
         return out.write_all(migrate::script().as_bytes()).map_err(|error| error.to_string());
-    };
+    }
     let settings = StoreSettings {
-        url,
+        url: args.address.url()?.to_owned(),
+        password: args.address.password(),
         application_name: "hexlane migrate".into(),
         pool_size: 1,
         statement_timeout: Duration::from_secs(30),
         dedup_window: Duration::ZERO,
+        // Whether a pooler stands between or not: nothing is asked of it that would last.
+        transaction_pooling: true,
     };
-    let store = Store::new(&settings)?;
+    let store = Store::open(&settings).await?;
     let never = CancellationToken::new();
     let applied = until_up(args.retry.policy(), &never, async || store.migrate().await).await?;
     store.check_server().await?;

@@ -11,7 +11,7 @@ use crate::stream::topology::Wanted;
 /// # Errors
 /// A sentence for the user.
 pub async fn run(args: RewindArgs) -> Result<(), String> {
-    let stream = args.redis.stream()?;
+    let stream = args.redis.stream().await?;
     let topology = stream.read_topology(Wanted::default()).await?;
     let shards = if args.shard.is_empty() { (0..topology.shards).collect() } else { args.shard };
     let mut out = String::new();

@@ -17,12 +17,10 @@ const LONGEST: usize = 512 << 20;
 pub async fn run(args: ShardArgs) -> Result<(), String> {
     let keys = Keys::new(&args.namespace);
     let wanted = args.topology.wanted();
-    let topology = match &args.redis_url {
-        Some(url) => {
-            let stream = Stream::new(url, keys.clone(), "", "")?;
-            stream.read_topology(wanted).await?
-        }
-        None => wanted.or_default(),
+    let topology = if args.redis.is_given() {
+        Stream::new(args.redis.server().await?, keys.clone(), "", "").read_topology(wanted).await?
+    } else {
+        wanted.or_default()
     };
     let work = tokio::task::spawn_blocking(move || show(&keys, &topology)).await;
     work.map_err(|error| error.to_string())?.map_err(|error| error.to_string())

@@ -21,7 +21,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// # Errors
 /// A sentence for the user.
 pub async fn run(StatusArgs { show, watch }: StatusArgs) -> Result<(), String> {
-    let stream = show.redis.stream()?;
+    let stream = show.redis.stream().await?;
     if !watch {
         return print(&look(&stream, &show).await?);
     }

@@ -10,7 +10,7 @@ use crate::stream::topology::Wanted;
 /// # Errors
 /// A sentence for the user.
 pub async fn run(args: ShowArgs) -> Result<(), String> {
-    let stream = args.redis.stream()?;
+    let stream = args.redis.stream().await?;
     let key = stream.keys().topology();
     let topology = stream.read_topology(Wanted::default()).await?;
     let (shards, shard_by) = (topology.shards, topology.shard_by.as_str());

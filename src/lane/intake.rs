@@ -34,7 +34,7 @@ pub(super) async fn run(shard: u16, shared: Shared, term: Term, ahead: mpsc::Sen
     let looks = RetryPolicy { base: FIRST_LOOK_PAUSE.min(longest), cap: longest }.start();
     let budget = (shared.settings.batch_bytes / super::AHEAD).max(LEAST_READ_BYTES);
     let count = ReadSize { count: 1, budget, most: shared.settings.read_rows };
-    let intake = Intake { shard, shared, term, ahead, reader, looks, next_look: Instant::now(), count };
+    let intake = Intake { shard, shared, term, ahead, reader, looks, next_look: Instant::now(), count, told: None };
     intake.run().await;
 }
 
@@ -48,6 +48,8 @@ pub(super) struct Intake {
     looks: Retry,
     next_look: Instant,
     pub(super) count: ReadSize,
+    /// The gap that was told last, while the server does not know so.
+    told: Option<Gap>,
 }
 
 impl Intake {
@@ -113,8 +115,15 @@ impl Intake {
 
     /// What was deleted unread nobody can bring back but its producer, who has to be told.
     async fn look_for_gap(&mut self) -> Result<(), Failure> {
-        if let Some(Gap { missing, after, until }) = self.reader.gap().await? {
-            self.shared.meter.missing(missing);
+        let found = self.reader.gap(0).await?;
+        let Some(gap) = found else {
+            self.told = None;
+            return Ok(());
+        };
+        // Told before the server is: twice, if this process ends in between, but not never.
+        if self.told.as_ref() != Some(&gap) {
+            let Gap { missing, after, until } = &gap;
+            self.shared.meter.missing(*missing);
             tracing::error!(
                 shard = self.shard,
                 missing,
@@ -124,7 +133,9 @@ impl Intake {
                  out who trims it by length"
             );
         }
-        Ok(())
+        let missing = gap.missing;
+        self.told = Some(gap);
+        self.reader.gap(missing).await.map(|_| ())
     }
 
     /// New entries: judged as a batch, beside those of other lanes.

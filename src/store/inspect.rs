@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use tokio_postgres::types::Type;
+
 use super::{Store, give_back, in_time};
-use crate::failure::Failure;
+use crate::failure::{Failure, Target};
 
 /// How a server and a database are set up.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +16,8 @@ pub struct Inspection {
     pub settings: HashMap<String, String>,
     /// Standbys that a commit does not wait for.
     pub asynchronous_standbys: i64,
+    /// Standbys of which this user may know no more than that they are there.
+    pub hidden_standbys: i64,
     /// Columns of `feature_state` and their types, as PostgreSQL writes them.
     pub columns: HashMap<String, String>,
     /// `TABLE RIGHT`, for each right that a worker or `prune` needs and this user lacks.
@@ -23,6 +27,26 @@ pub struct Inspection {
 }
 
 impl Store {
+    /// Refuses to go on without `rights` to both tables.
+    ///
+    /// # Errors
+    /// [`crate::failure::Class::Fatal`], naming those that are missing; else as judged by [`Failure::postgres`].
+    pub async fn check_rights(&self, rights: &[&str]) -> Result<(), Failure> {
+        let missing = self.inspect().await?.missing_rights;
+        let missing: Vec<String> =
+            missing.into_iter().filter(|missing| rights.iter().any(|right| missing.ends_with(right))).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let text = format!("the user in --database-url lacks {}", missing.join(", "));
+        Err(Failure::fatal(
+            Target::Postgres,
+            "42501",
+            text,
+            "grant it; scripts/rights/roles.sql has all that is needed",
+        ))
+    }
+
     /// Asks for everything at once. Changes nothing.
     ///
     /// # Errors
@@ -43,10 +67,11 @@ impl Store {
                     FROM unnest(ARRAY['feature_state', 'processed_event']) AS name,
                         unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege
                     WHERE NOT coalesce(has_table_privilege(to_regclass(name), privilege), false)),
-                (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-            let names = ["fsync", "full_page_writes", "synchronous_standby_names"];
+                (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+                (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL)";
+            let names = ["fsync", "full_page_writes", "synchronous_standby_names", "statement_timeout"];
             let before_us = chrono::Utc::now().timestamp_micros();
-            let row = client.query_one(sql, &[&names.as_slice()]).await?;
+            let row = client.query_typed_one(sql, &[(&names.as_slice(), Type::TEXT_ARRAY)]).await?;
             let half_way_us = i64::midpoint(before_us, chrono::Utc::now().timestamp_micros());
             let zip = |names: Vec<String>, values: Vec<String>| names.into_iter().zip(values).collect();
             Ok(Inspection {
@@ -55,6 +80,7 @@ impl Store {
                 settings: zip(row.try_get(2)?, row.try_get(3)?),
                 columns: zip(row.try_get(4)?, row.try_get(5)?),
                 missing_rights: row.try_get(6)?,
+                hidden_standbys: row.try_get(8)?,
                 clock_ahead_us: row.try_get::<_, i64>(7)? - half_way_us,
             })
         };

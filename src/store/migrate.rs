@@ -1,8 +1,9 @@
 //! Brings the schema up, once, however many processes ask for it together.
 
 use tokio_postgres::GenericClient;
+use tokio_postgres::types::Type;
 
-use super::{Store, failure};
+use super::{Store, failure, give_back, in_time};
 use crate::failure::{Class, Failure, Target};
 
 /// Every migration, oldest first; its place in the list, counted from 1, is the schema's version.
@@ -39,6 +40,12 @@ impl Store {
     /// [`Class::Fatal`] for a missing right or PostGIS, and for a schema that is newer than this
     /// program; else as judged by [`Failure::postgres`].
     pub async fn migrate(&self) -> Result<usize, Failure> {
+        match self.check_schema().await {
+            // Whoever may not change the schema need not, where there is nothing to change.
+            Ok(()) => return Ok(0),
+            Err(failure) if failure.code == "42501" => return Err(failure),
+            Err(_) => {}
+        }
         let doing = "migrating the schema";
         let mut client = self.unpooled(doing).await?;
         let applied = async {
@@ -51,7 +58,7 @@ impl Store {
             let missing = MIGRATIONS.get(usize::try_from(from).unwrap_or(0)..).unwrap_or_default();
             for (version, sql) in (from + 1..).zip(missing) {
                 transaction.batch_execute(sql).await?;
-                transaction.execute(RECORD, &[&version]).await?;
+                transaction.query_typed(RECORD, &[(&version, Type::INT4)]).await?;
             }
             // Every statement above has answered without an error, so this cannot be a ROLLBACK.
             transaction.commit().await?;
@@ -69,7 +76,8 @@ impl Store {
     pub async fn check_schema(&self) -> Result<(), Failure> {
         let doing = "reading the schema's version";
         let client = self.connection(doing).await?;
-        let found = version(&**client).await.map_err(|error| failure(&error, doing, Class::Transient))?;
+        let answer = in_time(self.deadline, doing, version(&**client)).await.map_err(Failure::about_no_row);
+        let found = give_back(client, answer)?;
         let refuse = |remedy| {
             let text = format!("the schema has version {found}, this hexlane works with {SCHEMA_VERSION}");
             Err(Failure::fatal(Target::Postgres, "schema", text, remedy))
@@ -83,6 +91,7 @@ impl Store {
 }
 
 async fn version(client: &impl GenericClient) -> Result<i32, tokio_postgres::Error> {
-    let row = client.query_one("SELECT coalesce(max(version), 0) FROM hexlane_schema_version", &[]).await?;
+    let sql = "SELECT coalesce(max(version), 0) FROM hexlane_schema_version";
+    let row = client.query_typed_one(sql, &[]).await?;
     row.try_get(0)
 }

@@ -4,26 +4,31 @@
 //! judged [`Failure`] for all of them. Every write is one auto-committed statement; nothing is
 //! retried here.
 
+mod address;
 pub mod inspect;
 pub mod migrate;
 mod parameter;
 pub mod prune;
 pub mod statement;
+mod tls;
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
-use tokio_postgres::config::Host;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::config::{Host, LoadBalanceHosts};
+use tokio_postgres::{Client, Config};
 
 use crate::failure::{Class, Failure, Target};
+use address::Address;
+use tls::Connector;
 
-/// How to reach the database and how long it may take to answer.
-#[derive(Clone, Debug)]
+/// How to reach the database and how long it may take to answer. Holds passwords, so it cannot be shown.
+#[derive(Clone)]
 pub struct StoreSettings {
     /// A connection string, as libpq takes it.
     pub url: String,
+    /// Where it does not stand in there.
+    pub password: Option<String>,
     /// What `pg_stat_activity` shows.
     pub application_name: String,
     /// Connections, and with that statements under way at once.
@@ -32,22 +37,28 @@ pub struct StoreSettings {
     pub statement_timeout: Duration,
     /// A known `event_id` is a duplicate for this long.
     pub dedup_window: Duration,
+    /// A pooler stands between, which may give each transaction another server connection: nothing may rest
+    /// on what an earlier one has set or prepared.
+    pub transaction_pooling: bool,
 }
 
 /// A PostgreSQL database with PostGIS.
 #[derive(Clone)]
 pub struct Store {
     config: Config,
+    tls: Connector,
     pool: Pool,
     /// When the server itself is silent for longer, the connection is given up.
     deadline: Duration,
     lock_timeout: Duration,
     dedup_window: Duration,
+    transaction_pooling: bool,
+    create_timeout: Duration,
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connecting, the handshake and the session's settings together.
-const CREATE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the handshake, and again for the session's settings.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the network may add to the statement timeout.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(5);
 
@@ -55,16 +66,15 @@ impl Store {
     /// Prepares a pool; the first connection is made when it is needed.
     ///
     /// # Errors
-    /// [`Class::Fatal`] if the URL cannot be read.
-    pub fn new(settings: &StoreSettings) -> Result<Self, Failure> {
-        let bad_url = || {
-            // The parser's error may quote the string, and with it the password.
-            let remedy = "write --database-url as postgres://user:password@host:port/database";
-            Failure::fatal(Target::Postgres, "url", "the connection string cannot be read".into(), remedy)
-        };
-        let mut config = Config::from_str(&settings.url).map_err(|_| bad_url())?;
-        if config.get_hosts().is_empty() {
-            return Err(bad_url());
+    /// [`Class::Fatal`] if the URL, or a file that it names, cannot be read.
+    pub async fn open(settings: &StoreSettings) -> Result<Self, Failure> {
+        let refuse = |sentence| Failure::fatal(Target::Postgres, "url", sentence, "correct --database-url");
+        let Address { mut config, tls } = Address::parse(&settings.url).map_err(refuse)?;
+        let tls = tls.connector().await.map_err(refuse)?;
+        match &settings.password {
+            Some(_) if config.get_password().is_some() => return Err(refuse("there are two passwords".into())),
+            Some(password) => drop(config.password(password)),
+            None => {}
         }
         config.application_name(&settings.application_name);
         config
@@ -76,23 +86,47 @@ impl Store {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
         let lock_timeout = lock_timeout(settings.statement_timeout);
+        if config.get_hosts().len() > 1 {
+            // One that accepts connections and says nothing would hold up every attempt if it were always first.
+            config.load_balance_hosts(LoadBalanceHosts::Random);
+        }
+        let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(1);
+        let create_timeout = CONNECT_TIMEOUT * hosts + HANDSHAKE_TIMEOUT;
         let session = session_settings(settings.statement_timeout, lock_timeout);
         let set_session = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
             let session = session.clone();
-            Box::pin(async move { client.batch_execute(&session).await.map_err(HookError::Backend) })
+            Box::pin(async move {
+                // The pool's own timeout is over before its hooks.
+                match tokio::time::timeout(HANDSHAKE_TIMEOUT, client.batch_execute(&session)).await {
+                    Ok(answer) => answer.map_err(HookError::Backend),
+                    Err(_) => Err(HookError::message("no answer in time")),
+                }
+            })
         });
-        let manager =
-            Manager::from_config(config.clone(), NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
-        let pool = Pool::builder(manager)
-            .max_size(settings.pool_size)
-            .post_create(set_session)
+        let manager = Manager::from_config(
+            config.clone(),
+            tls.clone(),
+            ManagerConfig { recycling_method: RecyclingMethod::Fast },
+        );
+        let builder = Pool::builder(manager).max_size(settings.pool_size);
+        let builder = if settings.transaction_pooling { builder } else { builder.post_create(set_session) };
+        let pool = builder
             // `connect_timeout` bounds the TCP part only; a frozen server would hang the handshake.
             .runtime(deadpool_postgres::Runtime::Tokio1)
-            .create_timeout(Some(CREATE_TIMEOUT))
+            .create_timeout(Some(create_timeout))
             .build()
             .map_err(|error| Failure::fatal(Target::Postgres, "pool", error.to_string(), "this is a bug: report it"))?;
         let deadline = settings.statement_timeout + DEADLINE_MARGIN;
-        Ok(Self { config, pool, deadline, lock_timeout, dedup_window: settings.dedup_window })
+        Ok(Self {
+            config,
+            tls,
+            pool,
+            deadline,
+            lock_timeout,
+            dedup_window: settings.dedup_window,
+            transaction_pooling: settings.transaction_pooling,
+            create_timeout,
+        })
     }
 
     /// Hosts and database, for logs.
@@ -127,7 +161,7 @@ impl Store {
         let asked = async {
             let sql = "SELECT current_setting('server_version_num')::int,
                 (SELECT extversion FROM pg_extension WHERE extname = 'postgis')";
-            let row = client.query_one(sql, &[]).await?;
+            let row = client.query_typed_one(sql, &[]).await?;
             Ok((row.try_get(0)?, row.try_get(1)?))
         };
         let answer = in_time(self.deadline, doing, asked).await;
@@ -153,6 +187,64 @@ impl Store {
         Ok(())
     }
 
+    /// Refuses to go on through a pooler in transaction mode that nobody has told us of: there a connection is
+    /// not always the same one on the server, nor is it ours alone. And through one of which we know, with timeouts
+    /// under which a row that somebody has locked would look like a row that is too slow.
+    ///
+    /// # Errors
+    /// [`Class::Fatal`] if it is so; else as judged by [`Failure::postgres`].
+    pub async fn check_pooling(&self) -> Result<(), Failure> {
+        if self.transaction_pooling {
+            return self.check_pooled_timeouts().await;
+        }
+        const LOOKS: usize = 3;
+        let doing = "looking for a pooler";
+        let (first, second) = (self.unpooled(doing).await?, self.unpooled(doing).await?);
+        let asked = async {
+            let pid = async |client: &Client| -> Result<i32, tokio_postgres::Error> {
+                client.query_typed_one("SELECT pg_backend_pid()", &[]).await?.try_get(0)
+            };
+            let before = pid(&first).await?;
+            second.batch_execute("BEGIN").await?;
+            let mut is_shared = pid(&second).await? == before;
+            for _ in 0..LOOKS {
+                is_shared |= pid(&first).await? != before;
+            }
+            second.batch_execute("ROLLBACK").await?;
+            Ok(is_shared)
+        };
+        if !in_time(self.deadline, doing, asked).await? {
+            return Ok(());
+        }
+        let text = "a pooler in transaction mode stands between".into();
+        Err(Failure::fatal(Target::Postgres, "pooler", text, "say --transaction-pooling"))
+    }
+
+    async fn check_pooled_timeouts(&self) -> Result<(), Failure> {
+        let doing = "asking for the timeouts";
+        let client = self.connection(doing).await?;
+        let asked = async {
+            let sql = "SELECT (SELECT setting::bigint FROM pg_settings WHERE name = 'statement_timeout'),
+                (SELECT setting::bigint FROM pg_settings WHERE name = 'lock_timeout')";
+            let row = client.query_typed_one(sql, &[]).await?;
+            Ok((row.try_get(0)?, row.try_get(1)?))
+        };
+        let answer = in_time(self.deadline, doing, asked).await;
+        let (statement_ms, lock_ms): (i64, i64) = give_back(client, answer)?;
+        let patience_ms = i64::try_from(self.lock_timeout.as_millis()).unwrap_or(i64::MAX);
+        let is_told_apart = lock_ms > 0 && lock_ms < statement_ms && patience_ms < statement_ms;
+        if statement_ms == 0 || is_told_apart {
+            return Ok(());
+        }
+        let text = format!(
+            "through a pooler statement_timeout is {statement_ms} ms and lock_timeout {lock_ms} ms: a row that somebody \
+             has locked would look like one that is too slow"
+        );
+        let remedy = "ALTER ROLE … SET lock_timeout = '20s', and statement_timeout no shorter than --statement-timeout, \
+                      as scripts/rights/roles.sql does";
+        Err(Failure::fatal(Target::Postgres, "pooler", text, remedy))
+    }
+
     /// A server or a pooler may refuse a connection with a code that would otherwise blame a row.
     async fn connection(&self, doing: &str) -> Result<Object, Failure> {
         let connected = self.pool.get().await.map_err(|error| match error {
@@ -169,7 +261,11 @@ impl Store {
     }
 
     async fn unpooled(&self, doing: &str) -> Result<Client, Failure> {
-        let connected = self.config.connect(NoTls).await;
+        let connecting = tokio::time::timeout(self.create_timeout, self.config.connect(self.tls.clone()));
+        let Ok(connected) = connecting.await else {
+            let text = format!("{doing}: connecting: no answer in time");
+            return Err(Failure::silence(Target::Postgres, Class::Transient, "timeout", text));
+        };
         let (client, link) = connected.map_err(|error| failure(&error, doing, Class::Transient))?;
         // Ends with the client; its errors reach whoever waits for an answer.
         tokio::spawn(link);
@@ -202,7 +298,7 @@ fn give_back<T>(client: Object, answer: Result<T, Failure>) -> Result<T, Failure
 }
 
 /// Sent once for each connection. `synchronous_commit`: an acknowledged entry must not be lost with
-/// a crash of the server. `read committed`: under a stricter level the guard would fail with 40001
+/// a crash of the server; the write statement itself says so too, because a pooler may forget it. `read committed`: under a stricter level the guard would fail with 40001
 /// where it can simply compare with the newest row.
 /// See <https://www.postgresql.org/docs/current/runtime-config-client.html>.
 fn session_settings(statement_timeout: Duration, lock_timeout: Duration) -> String {
@@ -222,11 +318,17 @@ fn lock_timeout(statement_timeout: Duration) -> Duration {
 /// Judges an error of the driver; `lost` is the class of a connection that ended without a word.
 fn failure(error: &tokio_postgres::Error, doing: &str, lost: Class) -> Failure {
     match error.as_db_error() {
+        // PgBouncer's word for a server connection that ended: https://www.pgbouncer.org/faq.html
+        Some(answer) if answer.code().code() == "08P01" => {
+            Failure::silence(Target::Postgres, lost, "io", format!("{doing}: {}", answer.message()))
+        }
         // Only the primary message: DETAIL may quote the row.
         Some(answer) => Failure::postgres(answer.code().code(), format!("{doing}: {}", answer.message())),
         None => {
             let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-            Failure::silence(Target::Postgres, lost, "io", format!("{doing}: {error}{cause}"))
+            let text = format!("{doing}: {error}{cause}");
+            Failure::tls(Target::Postgres, &text)
+                .unwrap_or_else(|| Failure::silence(Target::Postgres, lost, "io", text))
         }
     }
 }

@@ -5,7 +5,7 @@ use std::error::Error;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
-/// EWKB for a `geometry`. The SRID is inside.
+/// EWKB, as bytes. The SRID is inside.
 #[derive(Debug)]
 pub(super) struct Ewkb<'a>(pub &'a [u8]);
 
@@ -16,7 +16,7 @@ impl ToSql for Ewkb<'_> {
     }
 
     fn accepts(ty: &Type) -> bool {
-        ty.name() == "geometry"
+        *ty == Type::BYTEA
     }
 
     to_sql_checked!();

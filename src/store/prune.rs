@@ -7,7 +7,7 @@
 //! See <https://www.postgresql.org/docs/current/transaction-iso.html#XACT-READ-COMMITTED>.
 
 use chrono::{DateTime, Utc};
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::{Store, give_back, in_time};
 use crate::failure::Failure;
@@ -85,10 +85,15 @@ impl Store {
         loop {
             let client = self.connection(doing).await?;
             let asked = async {
-                let all: [&(dyn ToSql + Sync); 4] = [&before, &PAGE, &feature_id, &event_id];
+                let all: [(&(dyn ToSql + Sync), Type); 4] = [
+                    (&before, Type::TIMESTAMPTZ),
+                    (&PAGE, Type::INT8),
+                    (&feature_id, Type::TEXT),
+                    (&event_id, Type::TEXT),
+                ];
                 let row = match expired {
-                    Expired::Tombstones => client.query_one(sql, &all[..3]).await?,
-                    Expired::EventIds => client.query_one(sql, &all).await?,
+                    Expired::Tombstones => client.query_typed_one(sql, &all[..3]).await?,
+                    Expired::EventIds => client.query_typed_one(sql, &all).await?,
                 };
                 Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
             };

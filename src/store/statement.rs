@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use deadpool_postgres::Object;
 use futures_util::TryStreamExt as _;
-use tokio_postgres::Statement;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Row, RowStream, Statement};
 
 use super::parameter::{Ewkb, Json, Micros};
 use super::{Store, give_back, in_time};
 use crate::event::{Event, Key, Outcome};
 use crate::failure::{Class, Failure};
 
-/// The write itself. The comparison is strict: an equal key changes nothing.
+/// The write itself. The comparison is strict: an equal key changes nothing. Geometries come as `bytea`, which
+/// PostGIS casts: the number of its own type is another one in every database.
 /// Rows come sorted by feature, so that concurrent statements lock in one order.
 macro_rules! guarded_upsert {
     ($source:literal) => {
@@ -38,20 +39,21 @@ macro_rules! guarded_upsert {
 }
 
 const WRITE_NEWEST: &str = guarded_upsert!(
-    "unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::geometry[], $6::geometry[], $7::jsonb[],
+    "unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::bytea[], $6::bytea[], $7::jsonb[],
         $8::bigint[])
         AS given(feature_id, version, op, observation_time, geometry, geometry_z, properties, cell),
-        (SELECT set_config('lock_timeout', $9, true)) AS patience"
+        (SELECT set_config('lock_timeout', $9, true), set_config('synchronous_commit', 'on', true)) AS settings"
 );
 
 /// Ids are locked in sorted order before any state row is: `newest` sorts, and so reads all of
 /// `recorded` first.
 const WRITE_WITH_LEDGER: &str = concat!(
     "WITH given AS MATERIALIZED (
-        SELECT u.* FROM unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::geometry[], $6::geometry[],
+        SELECT u.* FROM unnest($1::text[], $2::bigint[], $3::text[], $4::timestamptz[], $5::bytea[], $6::bytea[],
             $7::jsonb[], $8::bigint[], $9::text[]) WITH ORDINALITY
             AS u(feature_id, version, op, observation_time, geometry, geometry_z, properties, cell, event_id, n),
-            (SELECT set_config('lock_timeout', $11, true)) AS patience
+            (SELECT set_config('lock_timeout', $11, true), set_config('synchronous_commit', 'on', true))
+                AS settings
     ), recorded AS (
         INSERT INTO processed_event AS p (feature_id, event_id, processed_at)
         SELECT feature_id, event_id, now() FROM given WHERE event_id IS NOT NULL
@@ -109,13 +111,20 @@ pub struct Stored {
     pub event_id_known: bool,
 }
 
+/// A statement, named on the connection; or, where a pooler may give the next one another connection, by its
+/// text each time.
+enum Plan {
+    Prepared(Statement),
+    Typed(&'static str),
+}
+
 /// A connection on which one write can be sent at once: nothing has to be asked or prepared before.
 /// Whoever may write for a limited time only decides when this is in hand.
 pub struct Writer<'a> {
     store: &'a Store,
     client: Object,
-    newest: Statement,
-    with_ledger: Statement,
+    newest: Plan,
+    with_ledger: Plan,
 }
 
 impl Writer<'_> {
@@ -131,8 +140,8 @@ impl Writer<'_> {
         let columns = Columns::new(events);
         let patience = self.patience(lock_timeout);
         let asked = async {
-            let [a, b, c, d, e, f, g, h] = columns.parameters();
-            let rows = self.client.query_raw(&self.newest, [a, b, c, d, e, f, g, h, &patience]).await?;
+            let parameters = columns.parameters().into_iter().chain([(&patience as &(dyn ToSql + Sync), Type::TEXT)]);
+            let rows = run(&self.client, &self.newest, parameters).await?;
             tokio::pin!(rows);
             let mut written = vec![false; events.len()];
             let mut next = 0;
@@ -172,11 +181,10 @@ impl Writer<'_> {
         let event_ids: Vec<Option<&str>> = events.iter().map(|event| event.event_id.as_deref()).collect();
         let window = self.store.dedup_window.as_secs_f64();
         let asked = async {
-            let mut parameters = columns.parameters().to_vec();
-            parameters.push(&event_ids);
-            parameters.push(&window);
-            parameters.push(&patience);
-            let rows = self.client.query(&self.with_ledger, &parameters).await?;
+            let more: [(&(dyn ToSql + Sync), Type); 3] =
+                [(&event_ids, Type::TEXT_ARRAY), (&window, Type::FLOAT8), (&patience, Type::TEXT)];
+            let rows = run(&self.client, &self.with_ledger, columns.parameters().into_iter().chain(more)).await?;
+            let rows: Vec<Row> = rows.try_collect().await?;
             rows.iter()
                 .map(|row| {
                     let (fresh, newest, written) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
@@ -207,9 +215,13 @@ impl Store {
     pub async fn writer(&self) -> Result<Writer<'_>, Failure> {
         let doing = "preparing to write";
         let client = self.connection(doing).await?;
+        if self.transaction_pooling {
+            let (newest, with_ledger) = (Plan::Typed(WRITE_NEWEST), Plan::Typed(WRITE_WITH_LEDGER));
+            return Ok(Writer { store: self, client, newest, with_ledger });
+        }
         let asked = async {
             let newest = client.prepare_cached(WRITE_NEWEST).await?;
-            Ok((newest, client.prepare_cached(WRITE_WITH_LEDGER).await?))
+            Ok((Plan::Prepared(newest), Plan::Prepared(client.prepare_cached(WRITE_WITH_LEDGER).await?)))
         };
         let answer = in_time(self.deadline, doing, asked).await.map_err(Failure::about_no_row);
         match answer {
@@ -228,8 +240,9 @@ impl Store {
         let doing = "looking up stored versions";
         let client = self.connection(doing).await?;
         let asked = async {
-            let statement = client.prepare_cached(LOOK_UP).await?;
-            let rows = client.query(&statement, &[&features, &event_ids, &window]).await?;
+            let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+                [(&features, Type::TEXT_ARRAY), (&event_ids, Type::TEXT_ARRAY), (&window, Type::FLOAT8)];
+            let rows = client.query_typed(LOOK_UP, &parameters).await?;
             rows.iter()
                 .map(|row| {
                     let version: Option<i64> = row.try_get(0)?;
@@ -297,16 +310,30 @@ impl<'a> Columns<'a> {
         }
     }
 
-    fn parameters(&self) -> [&(dyn ToSql + Sync); 8] {
+    fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 8] {
         [
-            &self.feature_id,
-            &self.version,
-            &self.op,
-            &self.observation_time,
-            &self.geometry,
-            &self.geometry_z,
-            &self.properties,
-            &self.cell,
+            (&self.feature_id, Type::TEXT_ARRAY),
+            (&self.version, Type::INT8_ARRAY),
+            (&self.op, Type::TEXT_ARRAY),
+            (&self.observation_time, Type::TIMESTAMPTZ_ARRAY),
+            (&self.geometry, Type::BYTEA_ARRAY),
+            (&self.geometry_z, Type::BYTEA_ARRAY),
+            (&self.properties, Type::JSONB_ARRAY),
+            (&self.cell, Type::INT8_ARRAY),
         ]
+    }
+}
+
+async fn run<'a>(
+    client: &Object,
+    plan: &Plan,
+    parameters: impl Iterator<Item = (&'a (dyn ToSql + Sync), Type)> + Send,
+) -> Result<RowStream, tokio_postgres::Error> {
+    match plan {
+        Plan::Prepared(statement) => {
+            let parameters: Vec<_> = parameters.map(|(value, _)| value).collect();
+            client.query_raw(statement, parameters).await
+        }
+        Plan::Typed(sql) => client.query_typed_raw(sql, parameters).await,
     }
 }

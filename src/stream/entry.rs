@@ -36,10 +36,11 @@ pub enum Payload {
 impl Entry {
     /// Bytes held in memory for it.
     pub fn size(&self) -> usize {
-        match &self.payload {
-            Payload::One(bytes) => bytes.len() + 64,
-            Payload::Absent | Payload::Repeated => 64,
-        }
+        let payload = match &self.payload {
+            Payload::One(bytes) => bytes.len(),
+            Payload::Absent | Payload::Repeated => 0,
+        };
+        payload + 64 + self.traced.as_ref().map_or(0, |_| Traced::SIZE)
     }
 }
 

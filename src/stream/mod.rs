@@ -13,78 +13,37 @@ pub mod pending;
 pub mod publish;
 pub mod reader;
 pub mod rewind;
+pub mod rights;
+pub mod server;
 pub mod settle;
 pub mod topology;
 pub mod trim;
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use deadpool_redis::{Manager, Pool, PoolError};
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo, RedisError};
+use redis::{ErrorKind, Pipeline, RedisError};
 
 use crate::event::EntryId;
 use crate::failure::{Class, Failure, Target};
 use crate::shard::Keys;
-
-/// A server that does not answer a plain command for this long is treated as lost.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Plain commands are short; a few connections serve any number of lanes.
-const POOL_SIZE: usize = 8;
-/// In one turn of its loop Redis takes 16 KiB from each connection (`PROTO_IOBUF_LEN`) and answers
-/// all the reads that have come: with hundreds of lanes on one link, acknowledgements would wait
-/// for seconds.
-const LANES_OF_ACK_LINK: u16 = 32;
+use server::{ANSWER_TIMEOUT, Server};
 
 /// A Redis server, seen through one namespace and one consumer group.
 #[derive(Clone)]
 pub struct Stream {
-    client: Client,
-    pool: Pool,
+    server: Server,
     keys: Keys,
     group: Arc<str>,
     consumer: Arc<str>,
-    /// Taken out of the pool for acknowledgements, one for every [`LANES_OF_ACK_LINK`] lanes: they
-    /// are many and small, and the pool asks whether a connection is alive each time it hands one out.
-    ack_links: Arc<Mutex<HashMap<u16, MultiplexedConnection>>>,
     /// Server's clock minus ours, in microseconds.
     clock_offset_us: Arc<AtomicI64>,
 }
 
 impl Stream {
-    /// Prepares connections to `url`; the first one is made when it is needed.
-    ///
-    /// # Errors
-    /// [`Class::Fatal`] if `url` is no Redis URL.
-    pub fn new(url: &str, keys: Keys, group: &str, consumer: &str) -> Result<Self, Failure> {
-        let bad_url = |_| {
-            // The error may quote the URL, and with it the password.
-            let remedy = "write --redis-url as redis://[user:password@]host:port[/database]";
-            Failure::fatal(Target::Redis, "url", "the URL cannot be read".into(), remedy)
-        };
-        let info = url.into_connection_info().map_err(bad_url)?;
-        let client = Client::open(info.clone()).map_err(bad_url)?;
-        let config = AsyncConnectionConfig::new()
-            .set_response_timeout(Some(ANSWER_TIMEOUT))
-            .set_connection_timeout(Some(CONNECT_TIMEOUT));
-        let manager = Manager::new_with_config(info, config).map_err(bad_url)?;
-        let pool = Pool::builder(manager)
-            .max_size(POOL_SIZE)
-            .build()
-            .map_err(|error| Failure::fatal(Target::Redis, "pool", error.to_string(), "this is a bug: report it"))?;
-        Ok(Self {
-            client,
-            pool,
-            keys,
-            group: group.into(),
-            consumer: consumer.into(),
-            ack_links: Arc::default(),
-            clock_offset_us: Arc::new(AtomicI64::new(0)),
-        })
+    /// One consumer's view of `server`.
+    pub fn new(server: Server, keys: Keys, group: &str, consumer: &str) -> Self {
+        Self { server, keys, group: group.into(), consumer: consumer.into(), clock_offset_us: Arc::default() }
     }
 
     /// The keys of this namespace.
@@ -99,45 +58,20 @@ impl Stream {
 
     /// Host and port, for logs.
     pub fn address(&self) -> String {
-        self.client.get_connection_info().addr().to_string()
+        self.server.address()
     }
 
-    /// A connection for plain commands.
-    async fn connection(&self, doing: &str) -> Result<deadpool_redis::Connection, Failure> {
-        self.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => failure(&error, doing),
-            other => Failure::silence(Target::Redis, Class::Transient, "io", format!("{doing}: {other}")),
-        })
-    }
-
-    /// The connection that the acknowledgements of neighbouring lanes share; their commands follow
-    /// each other on it without waiting for answers.
-    async fn ack_link(&self, shard: u16, doing: &str) -> Result<MultiplexedConnection, Failure> {
-        let number = shard / LANES_OF_ACK_LINK;
-        let kept = self.ack_links().get(&number).cloned();
-        if let Some(link) = kept {
-            return Ok(link);
-        }
-        let link = deadpool_redis::Connection::take(self.connection(doing).await?);
-        self.ack_links().insert(number, link.clone());
-        Ok(link)
-    }
-
-    fn drop_ack_link(&self, shard: u16) {
-        self.ack_links().remove(&(shard / LANES_OF_ACK_LINK));
-    }
-
-    fn ack_links(&self) -> std::sync::MutexGuard<'_, HashMap<u16, MultiplexedConnection>> {
-        self.ack_links.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sends one command over the pool.
+    /// Sends one command.
     async fn ask<T: redis::FromRedisValue>(&self, doing: &str, command: &redis::Cmd) -> Result<T, Failure> {
-        let mut connection = self.connection(doing).await?;
-        command.query_async(&mut connection).await.map_err(|error| failure(&error, doing))
+        let primary = self.server.primary().await?;
+        let asked = async {
+            let mut connection = primary.connection(doing).await?;
+            command.query_async(&mut connection).await.map_err(|error| failure(&error, doing))
+        };
+        asked.await.map_err(|failure| self.server.distrust(&primary, failure))
     }
 
-    /// Sends commands in one pipeline over the pool.
+    /// Sends commands in one pipeline.
     async fn ask_all<T: redis::FromRedisValue>(
         &self,
         doing: &str,
@@ -147,11 +81,25 @@ impl Stream {
         for command in commands {
             pipe.add_command(command);
         }
-        if pipe.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut connection = self.connection(doing).await?;
-        pipe.query_async(&mut connection).await.map_err(|error| failure(&error, doing))
+        if pipe.is_empty() { Ok(Vec::new()) } else { self.send(doing, &pipe, || true).await }
+    }
+
+    /// Sends a pipeline, unless when a connection is there its time is over: connecting can outlast a lease.
+    async fn send<T: redis::FromRedisValue>(
+        &self,
+        doing: &str,
+        pipe: &Pipeline,
+        is_held: impl Fn() -> bool,
+    ) -> Result<T, Failure> {
+        let primary = self.server.primary().await?;
+        let asked = async {
+            let mut connection = primary.connection(doing).await?;
+            if !is_held() {
+                return Err(Failure::lease_over(Target::Redis, doing));
+            }
+            pipe.query_async(&mut connection).await.map_err(|error| failure(&error, doing))
+        };
+        asked.await.map_err(|failure| self.server.distrust(&primary, failure))
     }
 
     /// Asks whether the server answers.
@@ -243,7 +191,10 @@ fn failure(error: &RedisError, doing: &str) -> Failure {
         return Failure::silence(Target::Redis, Class::Transient, "timeout", text("no answer in time"));
     }
     if error.kind() == ErrorKind::AuthenticationFailed {
-        return Failure::redis("WRONGPASS", text("the server refused user or password"));
+        return Failure::redis(
+            "WRONGPASS",
+            text("the server refused user or password, or takes no more clients (maxclients)"),
+        );
     }
     let answers = error.clone().into_server_errors();
     let (code, detail) = match answers.as_deref() {
@@ -254,12 +205,19 @@ fn failure(error: &RedisError, doing: &str) -> Failure {
         // Also what a script's pcall hands on: `ERR`, with the real code at the head of the detail.
         Some(code) => {
             let detail = detail.unwrap_or_default();
+            if detail.contains("user executing the script can't run") || detail.contains("ACL failure in script") {
+                return Failure::redis("NOPERM", text(detail));
+            }
             let named = ["NOGROUP", "WRONGTYPE", "OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM"]
                 .into_iter()
                 .find(|known| code == "ERR" && detail.contains(known))
                 .unwrap_or(code);
             Failure::redis(named, text(&format!("{code} {detail}")))
         }
-        None => Failure::silence(Target::Redis, Class::Transient, "io", text(&error.to_string())),
+        None => {
+            let text = text(&error.to_string());
+            Failure::tls(Target::Redis, &text)
+                .unwrap_or_else(|| Failure::silence(Target::Redis, Class::Transient, "io", text))
+        }
     }
 }

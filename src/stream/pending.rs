@@ -32,14 +32,14 @@ pub struct Gap {
 }
 
 impl Reader {
-    /// Looks for entries that somebody has deleted before the group had read them; each is told once.
-    /// The server gives no sign of them.
+    /// Looks for entries that somebody has deleted before the group had read them. The server gives no sign
+    /// of them. `told`, if it is all of them, is what is not to be found again.
     ///
     /// # Errors
     /// As judged by [`Failure::redis`].
-    pub async fn gap(&mut self) -> Result<Option<Gap>, Failure> {
+    pub async fn gap(&mut self, told: u64) -> Result<Option<Gap>, Failure> {
         let mut command = script(include_str!("lua/gap.lua"), std::slice::from_ref(&self.key));
-        command.arg(&*self.stream.group);
+        command.arg(&*self.stream.group).arg(told);
         let (missing, after, until): (u64, String, String) = self.ask("looking for a gap", &command).await?;
         Ok((missing > 0).then_some(Gap { missing, after, until }))
     }

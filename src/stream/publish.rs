@@ -1,6 +1,6 @@
 //! The producer's end: entries appended to their shards.
 
-use super::{Stream, failure};
+use super::Stream;
 use crate::failure::Failure;
 
 impl Stream {
@@ -18,7 +18,6 @@ impl Stream {
         for (shard, event) in events {
             pipe.cmd("XADD").arg(self.keys().events(*shard)).arg("*").arg("event").arg(event).ignore();
         }
-        let mut connection = self.connection(doing).await?;
-        pipe.exec_async(&mut connection).await.map_err(|error| failure(&error, doing))
+        self.send(doing, &pipe, || true).await
     }
 }

@@ -1,13 +1,15 @@
 //! The reading end of one lane, on a connection of its own.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use redis::Value;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::entry::{self, Entry};
-use super::{ANSWER_TIMEOUT, CONNECT_TIMEOUT, Stream, failure, script};
+use super::server::Primary;
+use super::{ANSWER_TIMEOUT, Stream, failure, script};
 use crate::failure::{Class, Failure, Target};
 
 /// Reads one shard for one consumer.
@@ -22,6 +24,7 @@ struct Connected {
     link: MultiplexedConnection,
     /// The server's name for the connection, for CLIENT UNBLOCK.
     client_id: i64,
+    primary: Arc<Primary>,
 }
 
 impl Reader {
@@ -40,19 +43,16 @@ impl Reader {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn open(&mut self) -> Result<(), Failure> {
-        // No response timeout: the client's default of half a second would end every blocking
-        // read. The watchdog in `read` and the bound in `ask` take its place.
-        let config =
-            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(Some(CONNECT_TIMEOUT));
         let doing = "connecting a reader";
-        let mut link = self
-            .stream
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .map_err(|error| failure(&error, doing))?;
-        let client_id = in_time(doing, redis::cmd("CLIENT").arg("ID").query_async(&mut link)).await?;
-        self.connection = Some(Connected { link, client_id });
+        let primary = self.stream.server.primary().await?;
+        let connect = async {
+            // No response timeout: the watchdog in `read` and the bound in `ask` take its place.
+            let mut link = primary.reading_link().await.map_err(|error| failure(&error, doing))?;
+            let client_id = in_time(doing, redis::cmd("CLIENT").arg("ID").query_async(&mut link)).await?;
+            Ok(Connected { link, client_id, primary: primary.clone() })
+        };
+        let connected = connect.await.map_err(|failure| self.stream.server.distrust(&primary, failure))?;
+        self.connection = Some(connected);
         self.ensure_group().await
     }
 
@@ -90,7 +90,7 @@ impl Reader {
         let mut command = redis::cmd("XREADGROUP");
         command.arg("GROUP").arg(&*self.stream.group).arg(&*self.stream.consumer).arg("COUNT").arg(count);
         command.arg("BLOCK").arg(self.block.as_millis() as u64).arg("STREAMS").arg(&self.key).arg(">");
-        let client_id = connected.client_id;
+        let (client_id, primary) = (connected.client_id, connected.primary.clone());
         let answer = {
             // Not `query_async`, which would rebuild all these values in search of errors within them.
             let reply = connected.link.send_packed_command(&command);
@@ -99,7 +99,7 @@ impl Reader {
                 tokio::select! {
                     answer = &mut reply => break answer.and_then(refuse_error).map_err(|error| failure(&error, doing)),
                     () = &mut watchdog => break Err(no_answer(doing)),
-                    () = unblock_when(stop, &self.stream, client_id) => {}
+                    () = unblock_when(stop, &primary, client_id) => {}
                 }
             }
         };
@@ -125,19 +125,19 @@ impl Reader {
     }
 
     fn close_if_lost<T>(&mut self, answer: Result<T, Failure>) -> Result<T, Failure> {
-        if answer.as_ref().is_err_and(|failure| failure.class != Class::GroupMissing) {
-            self.connection = None;
-        }
-        answer
+        answer.map_err(|failure| match self.connection.take_if(|_| failure.class != Class::GroupMissing) {
+            Some(lost) => self.stream.server.distrust(&lost.primary, failure),
+            None => failure,
+        })
     }
 }
 
 /// Once `stop` is cancelled, ends the block on the server; again and again, because the first time
 /// may come before the block has begun.
-async fn unblock_when(stop: &CancellationToken, stream: &Stream, client_id: i64) {
+async fn unblock_when(stop: &CancellationToken, primary: &Primary, client_id: i64) {
     stop.cancelled().await;
     // If this fails the block simply lasts its time.
-    if let Ok(mut connection) = stream.connection("ending a blocking read").await {
+    if let Ok(mut connection) = primary.connection("ending a blocking read").await {
         let _: Result<Value, _> = redis::cmd("CLIENT").arg("UNBLOCK").arg(client_id).query_async(&mut connection).await;
     }
     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -34,10 +34,6 @@ impl Stream {
         if ids.is_empty() {
             return Ok(());
         }
-        let mut link = self.ack_link(shard, doing).await?;
-        if !is_held() {
-            return Err(Failure::lease_over(Target::Redis, doing));
-        }
         let key = self.keys.events(shard);
         let mut pipe = redis::pipe();
         for chunk in ids.chunks(ACK_CHUNK) {
@@ -47,11 +43,19 @@ impl Stream {
             }
             command.ignore();
         }
-        pipe.exec_async(&mut link).await.map_err(|error| {
-            // Whatever went wrong: the pool knows whether a connection is good.
-            self.drop_ack_link(shard);
-            failure(&error, doing)
-        })
+        let primary = self.server.primary().await?;
+        let asked = async {
+            let mut link = primary.ack_link(shard, doing).await?;
+            if !is_held() {
+                return Err(Failure::lease_over(Target::Redis, doing));
+            }
+            pipe.exec_async(&mut link).await.map_err(|error| {
+                // Whatever went wrong: the pool knows whether a connection is good.
+                primary.drop_ack_link(shard);
+                failure(&error, doing)
+            })
+        };
+        asked.await.map_err(|failure| self.server.distrust(&primary, failure))
     }
 
     /// Moves invalid entries to the shard's dead-letter stream. Each one is one atomic step on the
@@ -79,12 +83,7 @@ impl Stream {
                 }
                 pipe.add_command(command);
             }
-            let mut connection = self.connection(doing).await?;
-            if !is_held() {
-                return Err(Failure::lease_over(Target::Redis, doing));
-            }
-            let answers: Vec<Value> =
-                pipe.query_async(&mut connection).await.map_err(|error| failure(&error, doing))?;
+            let answers: Vec<Value> = self.send(doing, &pipe, &is_held).await?;
             burials.extend(answers.iter().map(|answer| match answer {
                 Value::Int(1) => Burial::Written,
                 Value::Int(-1) => Burial::Gone,

@@ -2,7 +2,7 @@
 
 use h3o::Resolution;
 
-use super::{Stream, failure, script};
+use super::{Stream, script};
 use crate::failure::{Failure, Target};
 use crate::shard::{MOST_SHARDS, ShardBy, Topology};
 
@@ -52,7 +52,14 @@ impl Stream {
             "format",
             FORMAT,
         ]);
-        let in_force: Vec<String> = self.ask("agreeing on the topology", &command).await?;
+        let in_force: Vec<String> = self.ask("agreeing on the topology", &command).await.map_err(|failure| {
+            if failure.code != "NOPERM" {
+                return failure;
+            }
+            // Of a script the server does not always say which command it was.
+            let text = format!("agreeing on the topology: HGET or HSETNX with {} is refused", self.keys.topology());
+            Failure::redis("NOPERM", text)
+        })?;
         read(&in_force, wanted, &self.keys.topology())
     }
 
@@ -77,16 +84,12 @@ impl Stream {
     pub async fn refuse_stranded(&self, topology: Topology) -> Result<(), Failure> {
         let doing = "looking for streams beyond the topology";
         let beyond: Vec<u16> = (topology.shards..MOST_SHARDS).collect();
-        let mut pipe = redis::pipe();
-        for shard in &beyond {
-            pipe.cmd("EXISTS").arg(self.keys.events(*shard));
-        }
-        let mut connection = self.connection(doing).await?;
-        let found: Vec<bool> = if beyond.is_empty() {
-            Vec::new()
-        } else {
-            pipe.query_async(&mut connection).await.map_err(|error| failure(&error, doing))?
+        let exists = |shard: &u16| {
+            let mut command = redis::cmd("EXISTS");
+            command.arg(self.keys.events(*shard));
+            command
         };
+        let found: Vec<bool> = self.ask_all(doing, beyond.iter().map(exists)).await?;
         for shard in beyond.into_iter().zip(found).filter_map(|(shard, exists)| exists.then_some(shard)) {
             let state = self.shard_state(shard).await?;
             let open = state.pending > 0 || state.unread.is_none_or(|unread| unread > 0);

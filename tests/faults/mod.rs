@@ -1,6 +1,7 @@
 //! Faults that others met with workers on Redis Streams, each tried here as it was reported.
 
 mod acknowledgements;
+mod connections;
 mod consumers;
 mod gaps;
 mod geometry;

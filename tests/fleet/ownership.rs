@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use hexlane::shard::Keys;
 use hexlane::stream::Stream;
+use hexlane::stream::server::{Certificates, Server};
 
 use super::{named, names, settled, take_busiest, until_it_waits_for_a_lock};
 use crate::world::{World, eventually, point};
@@ -211,7 +212,12 @@ async fn a_consumer_that_holds_entries_or_lives_or_was_busy_keeps_its_name() {
     for name in ["idle", "live"] {
         let _: u32 = world.ask(&format!("XGROUP CREATECONSUMER {key} hexlane {name}")).await;
     }
-    let stream = Stream::new(&world.redis_url, Keys::new(&world.namespace), "hexlane", "").unwrap();
+    let stream = Stream::new(
+        Server::open(&world.redis_url, None, &Certificates::default()).unwrap(),
+        Keys::new(&world.namespace),
+        "hexlane",
+        "",
+    );
     let remove = async |idle| stream.remove_consumers(&[0], idle, &["live"]).await.unwrap();
     assert_eq!(remove(Duration::from_secs(600)).await, 0);
     assert_eq!(consumers(&world, 0).await, ["holder", "idle", "live"]);

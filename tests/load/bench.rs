@@ -67,6 +67,16 @@ impl Prepared {
         })
     }
 
+    /// So that it is done before anything is measured.
+    pub fn decode(&self) {
+        self.decoded();
+    }
+
+    /// How long the bare writer takes.
+    pub async fn write_bare(&self, servers: &Servers, batch: usize) -> Duration {
+        bare::write(&servers.database_url, self.decoded(), batch).await
+    }
+
     /// Adds the events to streams that are there.
     pub async fn append(&self, servers: &mut Servers) {
         let stream = servers.stream();
@@ -87,7 +97,7 @@ impl Prepared {
 pub async fn bare(servers: &mut Servers, prepared: &Prepared, batch: usize) -> (f64, Cpu) {
     let events = prepared.decoded();
     let before = servers.cpu().await;
-    let took = bare::write(&servers.database_url, events, batch).await;
+    let took = prepared.write_bare(servers, batch).await;
     let cpu = servers.cpu().await.since(before);
     prepared.check(servers).await;
     (events.len() as f64 / took.as_secs_f64(), cpu)

@@ -43,6 +43,9 @@ pub enum Mode {
     Publish(Load),
     /// Metrics scraped and spans sent, against neither
     Observed(Observed),
+    /// Memory of Redis at a steady rate, while settled entries are trimmed
+    #[command(mut_arg("events", |arg| arg.default_value("2000000")))]
+    Retention(Retention),
     /// CPU of workers that have nothing to do
     Idle(Idle),
     /// The bare writer with other settings of table and index
@@ -173,6 +176,18 @@ pub struct Table {
     /// How often the load is written, each time with newer versions; the last time counts
     #[arg(long, default_value_t = 4)]
     pub passes: usize,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Retention {
+    #[command(flatten)]
+    pub load: Load,
+    /// Events a second
+    #[arg(long, default_value_t = 20_000)]
+    pub rate: u64,
+    /// How long settled entries stay
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
+    pub retention: Duration,
 }
 
 #[derive(Clone, Debug, Args)]

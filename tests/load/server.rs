@@ -6,6 +6,7 @@ use std::time::Duration;
 use hexlane::shard::{Keys, Topology};
 use hexlane::store::{Store, StoreSettings};
 use hexlane::stream::Stream;
+use hexlane::stream::server::{Certificates, Server};
 use hexlane::stream::topology::Wanted;
 use redis::aio::MultiplexedConnection;
 use tokio_postgres::Client;
@@ -166,7 +167,8 @@ impl Servers {
     }
 
     pub fn stream(&self) -> Stream {
-        Stream::new(&self.redis_url, self.keys(), "hexlane", "bench").expect("a Redis URL")
+        let server = Server::open(&self.redis_url, None, &Certificates::default()).expect("a Redis URL");
+        Stream::new(server, self.keys(), "hexlane", "bench")
     }
 
     /// Streams with their groups, as a worker would make them.
@@ -193,6 +195,13 @@ impl Servers {
         }
     }
 
+    /// What Redis says that it uses.
+    pub async fn redis_mib(&mut self) -> f64 {
+        let info: String = redis::cmd("INFO").arg("memory").query_async(&mut self.redis).await.expect("Redis answers");
+        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse::<f64>().ok());
+        used.expect("INFO tells it") / f64::from(1 << 20)
+    }
+
     pub async fn cpu(&mut self) -> Cpu {
         let info: String = redis::cmd("INFO").arg("cpu").query_async(&mut self.redis).await.expect("Redis answers");
         let field = |name: &str| -> f64 {
@@ -206,13 +215,16 @@ impl Servers {
 
 async fn create_database(admin: &Client, url: &str) -> Client {
     admin.batch_execute(&format!("CREATE DATABASE {DATABASE}")).await.expect("may create a database");
-    let store = Store::new(&StoreSettings {
+    let store = Store::open(&StoreSettings {
         url: url.into(),
+        password: None,
         application_name: "hexlane bench".into(),
         pool_size: 1,
         statement_timeout: Duration::from_secs(30),
         dedup_window: Duration::from_secs(3600),
+        transaction_pooling: false,
     })
+    .await
     .expect("a database URL");
     store.migrate().await.expect("the schema can be made");
     connect(url).await

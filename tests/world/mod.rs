@@ -15,7 +15,7 @@ use tokio_postgres::NoTls;
 
 pub use process::{Counts, Worker, WorkerCommand, http_get};
 pub use proxy::{Fault, Proxy, Way, holds};
-pub use servers::{Server, Servers};
+pub use servers::{Server, Servers, Standby};
 pub use traffic::Traffic;
 
 /// How long a test waits for anything before it fails.
@@ -42,6 +42,16 @@ impl World {
         Self::at(name, shards, redis_url, &base_url, None).await
     }
 
+    /// On another Redis than that of all tests.
+    pub async fn on_redis(name: &str, shards: u16, redis_url: String) -> Self {
+        Self::at(name, shards, redis_url, &needed("HEXLANE_TEST_DATABASE_URL"), None).await
+    }
+
+    /// From now on another Redis is the one that it looks at itself.
+    pub async fn look_at(&mut self, redis_url: &str) {
+        self.redis = manager(redis_url).await;
+    }
+
     /// On servers of its own, which the test may stop, kill and start again.
     pub async fn private(name: &str, shards: u16) -> Self {
         let servers = tokio::task::spawn_blocking(Servers::start).await.unwrap();
@@ -56,10 +66,7 @@ impl World {
         admin.batch_execute(&format!("CREATE DATABASE \"{unique}\"")).await.unwrap();
         let (server, _) = base_url.rsplit_once('/').unwrap();
         let database_url = format!("{server}/{unique}");
-        let client = redis::Client::open(redis_url.as_str()).unwrap();
-        // The default of half a second is too short for large dead letters on a busy machine.
-        let config = redis::aio::ConnectionManagerConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
-        let redis = client.get_connection_manager_with_config(config).await.unwrap();
+        let redis = manager(&redis_url).await;
         let world = Self { redis_url, database_url, namespace: unique, shards, servers, redis };
         world.hexlane(&["migrate"]).await;
         world
@@ -71,6 +78,12 @@ impl World {
     }
 
     /// A connection to Redis that comes back by itself after a restart.
+    /// The same as another user, who needs no password.
+    pub async fn postgres_as(&self, user: &str) -> tokio_postgres::Client {
+        let (_, place) = self.database_url.rsplit_once('@').unwrap();
+        connect(&format!("postgres://{user}@{place}")).await
+    }
+
     pub fn redis(&self) -> redis::aio::ConnectionManager {
         self.redis.clone()
     }
@@ -248,6 +261,11 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, condition: impl Fn
     }
 }
 
+/// Waits for something that ends, but not for ever.
+pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("in time")
+}
+
 /// A valid event at a point.
 pub fn point(feature_id: &str, version: i64, lon: f64, lat: f64) -> Vec<u8> {
     event(feature_id, version, "update", &format!(r#"{{"type":"Point","coordinates":[{lon},{lat}]}}"#), "")
@@ -290,6 +308,12 @@ pub fn full() -> bool {
 
 fn needed(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run the tests by scripts/test"))
+}
+
+async fn manager(url: &str) -> redis::aio::ConnectionManager {
+    // The default of half a second is too short for large dead letters on a busy machine.
+    let config = redis::aio::ConnectionManagerConfig::new().set_response_timeout(Some(Duration::from_secs(10)));
+    redis::Client::open(url).unwrap().get_connection_manager_with_config(config).await.unwrap()
 }
 
 async fn connect(url: &str) -> tokio_postgres::Client {

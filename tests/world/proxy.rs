@@ -1,7 +1,7 @@
 //! A way to a server that can be closed or long, and on which a single request or answer can get lost.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -39,17 +39,28 @@ pub fn holds(bytes: &[u8], text: &[u8]) -> bool {
 /// <https://www.postgresql.org/docs/current/protocol-error-fields.html>
 async fn refuse(mut client: TcpStream) {
     const FIELDS: &[u8] = b"SFATAL\0VFATAL\0CXX000\0Mno more connections allowed\0\0";
+    // Asked for TLS first, it has none.
+    const TLS: &[u8] = &[0, 0, 0, 8, 4, 210, 22, 47];
     let mut request = [0; 1024];
-    let _ = client.read(&mut request).await;
+    if client.read(&mut request).await.is_ok_and(|length| &request[..length] == TLS) {
+        let _ = client.write_all(b"N").await;
+        let _ = client.read(&mut request).await;
+    }
     let mut answer = b"E".to_vec();
     answer.extend((FIELDS.len() as u32 + 4).to_be_bytes());
     answer.extend(FIELDS);
     let _ = client.write_all(&answer).await;
 }
 
+fn host_and_port(url: &str) -> String {
+    url.split_once("://").unwrap().1.rsplit('@').next().unwrap().split('/').next().unwrap().to_owned()
+}
+
 /// A way to a server over loopback.
 pub struct Proxy {
     address: String,
+    /// Where new connections go.
+    server: Mutex<String>,
     way: watch::Sender<Way>,
     fault: watch::Sender<Option<Fault>>,
     /// What every request and every answer is late by, in milliseconds.
@@ -59,24 +70,25 @@ pub struct Proxy {
 impl Proxy {
     /// To the host and port of a URL such as `redis://host:port` or `postgres://user@host:port/db`.
     pub async fn to(url: &str) -> (Arc<Self>, String) {
-        let server = url.split_once("://").unwrap().1.rsplit('@').next().unwrap().split('/').next().unwrap().to_owned();
+        let server = host_and_port(url);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let proxied = url.replace(&server, &address);
         let (way, fault) = (watch::Sender::new(Way::Open), watch::Sender::new(None));
-        let proxy = Arc::new(Self { address, way, fault, delay: AtomicU64::new(0) });
-        tokio::spawn(proxy.clone().listen(listener, server));
+        let proxy = Arc::new(Self { address, server: Mutex::new(server), way, fault, delay: AtomicU64::new(0) });
+        tokio::spawn(proxy.clone().listen(listener));
         (proxy, proxied)
     }
 
-    async fn listen(self: Arc<Self>, listener: TcpListener, server: String) {
+    async fn listen(self: Arc<Self>, listener: TcpListener) {
         loop {
             let (client, _) = listener.accept().await.unwrap();
             let way = *self.way.borrow();
             match way {
                 Way::Open => {
                     // While a server starts there is nobody to connect to: the client is let go.
-                    if let Ok(upstream) = TcpStream::connect(&server).await {
+                    let server = self.server.lock().unwrap().clone();
+                    if let Ok(upstream) = TcpStream::connect(server).await {
                         tokio::spawn(self.clone().carry(client, upstream));
                     }
                 }
@@ -139,6 +151,11 @@ impl Proxy {
             0 => {}
             delay => tokio::time::sleep(Duration::from_millis(delay)).await,
         }
+    }
+
+    /// From now on new connections lead to another server; those that are there stay.
+    pub fn lead_to(&self, url: &str) {
+        *self.server.lock().unwrap() = host_and_port(url);
     }
 
     /// From now on every request and every answer takes so much longer.

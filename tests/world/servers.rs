@@ -37,6 +37,14 @@ impl Servers {
         Self { redis_url: line("HEXLANE_REDIS_URL"), database_url: line("HEXLANE_DATABASE_URL"), folder }
     }
 
+    /// A second PostgreSQL that follows the first: its folder goes with it.
+    pub fn standby(&self) -> Standby {
+        let folder = tempfile::TempDir::with_prefix("hexlane-test-").unwrap();
+        let output = run(folder.path(), &["standby", self.folder.path().to_str().unwrap()]);
+        let url = output.lines().find_map(|line| line.strip_prefix("HEXLANE_DATABASE_URL=")).unwrap();
+        Standby { url: url.to_owned(), folder }
+    }
+
     /// An orderly stop.
     pub fn stop(&self, server: Server) {
         run(self.folder.path(), &["stop", server.name()]);
@@ -70,6 +78,19 @@ impl Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         // Before the folder goes, or nobody knows the processes any more.
+        run(self.folder.path(), &["stop", "--purge"]);
+    }
+}
+
+/// A PostgreSQL that follows another one.
+pub struct Standby {
+    /// Of its database `hexlane`.
+    pub url: String,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Standby {
+    fn drop(&mut self) {
         run(self.folder.path(), &["stop", "--purge"]);
     }
 }

@@ -35,7 +35,7 @@ struct Letters {
 
 impl Letters {
     async fn find(redis: &RedisArgs, filter: FilterArgs) -> Result<Self, String> {
-        let stream = redis.stream()?;
+        let stream = redis.stream().await?;
         stream.sync_clock().await?;
         // Also what lies beyond a topology that has become smaller.
         let shards = if filter.shard.is_empty() { (0..MOST_SHARDS).collect() } else { filter.shard.clone() };

@@ -45,7 +45,7 @@ pub(super) async fn list(args: ListArgs) -> Result<(), String> {
     }
     let mut out = String::new();
     for (letter, times) in &shown {
-        out.push_str(&if args.json { format!("{}\n", object(letter, *times)) } else { line(letter, *times) });
+        out.push_str(&if args.json { json_line(&object(letter, *times)) } else { line(letter, *times) });
     }
     print(&out)?;
     if left_out > 0 {
@@ -132,12 +132,27 @@ fn whole_object(letter: &Letter, fields: &Fields) -> String {
     if let Some(members) = object.as_object_mut() {
         members.insert("fields".into(), fields.iter().map(field).collect());
     }
-    format!("{object}\n")
+    json_line(&object)
 }
 
 fn moment(id: EntryId) -> Option<String> {
     let time = DateTime::from_timestamp_millis(i64::try_from(id.ms).ok()?)?;
     Some(time.to_rfc3339_opts(SecondsFormat::Millis, true))
+}
+
+/// JSON lets some of these characters stand as they are (RFC 8259, section 7); as escapes they are the same.
+fn json_line(object: &Value) -> String {
+    let (text, mut out) = (object.to_string(), String::new());
+    for c in text.chars() {
+        if c.is_control() || is_invisible(c) {
+            let mut units = [0; 2];
+            out.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            out.push(c);
+        }
+    }
+    out.push('\n');
+    out
 }
 
 /// What comes from outside must not move the cursor of whoever reads it.

@@ -25,7 +25,7 @@ const CHUNKS_AHEAD: usize = 4;
 /// # Errors
 /// A sentence for the user.
 pub async fn run(args: PublishArgs) -> Result<bool, String> {
-    let stream = args.redis.stream()?;
+    let stream = args.redis.stream().await?;
     let wanted = args.topology.wanted();
     let topology = if args.dry_run {
         // Needs no server; with one, its topology would not change the verdicts.

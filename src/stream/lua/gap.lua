@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- KEYS[1] stream; ARGV[1] group.
+-- KEYS[1] stream; ARGV[1] group, ARGV[2] how many have been told already, 0 when asking.
 -- How many entries were deleted before the group had read them, as far as the server's counters can
--- tell: where nothing that is unread stands behind something that was read. Then the group's counter is
--- put right, so that they are told once, and its lag is what is there to be read.
+-- tell: where nothing that is unread stands behind something that was read. Once they have been told, the
+-- group's counter is put right, and its lag is what is there to be read.
 -- Answers that number, the last id delivered, and the first that is there, empty for none.
 local function pairs_of(list)
   local map = {}
@@ -30,6 +30,8 @@ if not unread then return none end
 local added = pairs_of(redis.call('XINFO', 'STREAM', KEYS[1]))['entries-added']
 local missing = added - group['entries-read'] - unread
 if missing <= 0 then return none end
-redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], delivered, 'ENTRIESREAD', added - unread)
+if missing == tonumber(ARGV[2]) then
+  redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], delivered, 'ENTRIESREAD', added - unread)
+end
 if is_done then first = '' end
 return { missing, delivered, first }

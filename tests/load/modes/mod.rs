@@ -7,6 +7,7 @@ mod judge;
 mod latency;
 mod observed;
 mod publish;
+mod retention;
 mod scaling;
 mod table;
 mod throughput;
@@ -17,7 +18,7 @@ use crate::cli::{Cli, Common, Mode};
 use crate::server::Servers;
 
 /// A few hundred events for each mode: whether it works, not how fast.
-const TINY: [&str; 12] = [
+const TINY: [&str; 13] = [
     "throughput --events 300 --features 50 --mix mixed --event-ids",
     "shards --events 300 --features 50",
     "processes --events 300 --features 50",
@@ -27,6 +28,7 @@ const TINY: [&str; 12] = [
     "latency --rate 200 --seconds 1 --window 20ms --giant 1000 --giant-every 100",
     "publish --events 300 --features 50",
     "observed --events 300 --features 50 --traced-every 10",
+    "retention --events 300 --features 50 --rate 300 --retention 200ms",
     "idle --settling 0 --seconds 1",
     "table --events 300 --features 50 --passes 2",
     "judge --events 300 --positions 10,100",
@@ -67,6 +69,7 @@ async fn measure(servers: &mut Servers, common: &Common, mode: Mode) {
         Mode::Latency(steady) => Box::pin(latency::latency(servers, common, &steady)).await,
         Mode::Publish(load) => Box::pin(publish::publish(servers, common, &load)).await,
         Mode::Observed(load) => Box::pin(observed::observed(servers, common, &load)).await,
+        Mode::Retention(load) => Box::pin(retention::retention(servers, common, &load)).await,
         Mode::Idle(idle) => Box::pin(idle::idle(servers, common, &idle)).await,
         Mode::Table(table) => Box::pin(table::table(servers, common, &table)).await,
         Mode::Judge(load) => judge::judge(common, &load),

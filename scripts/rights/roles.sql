@@ -1,0 +1,34 @@
+-- Roles of PostgreSQL, each with no more than it needs. Run it as a superuser, in the database that hexlane is to use;
+-- before `hexlane migrate`, and once again after it, when there are tables to write to:
+--   psql -v owner_password=… -v worker_password=… -f scripts/rights/roles.sql
+--
+--   hexlane_owner    owns the tables: `hexlane migrate`
+--   hexlane_worker   everything else: `hexlane worker`, `prune`, `check`
+
+-- Only a superuser may install it.
+CREATE EXTENSION IF NOT EXISTS postgis;
+
+SELECT format('CREATE ROLE %I LOGIN', name)
+FROM unnest(ARRAY['hexlane_owner', 'hexlane_worker']) AS name
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name)
+\gexec
+ALTER ROLE hexlane_owner PASSWORD :'owner_password';
+ALTER ROLE hexlane_worker PASSWORD :'worker_password';
+-- What a session sets for itself does not last through a pooler in transaction mode.
+ALTER ROLE hexlane_worker SET statement_timeout = '30s';
+ALTER ROLE hexlane_worker SET lock_timeout = '20s';
+
+GRANT USAGE, CREATE ON SCHEMA public TO hexlane_owner;
+GRANT USAGE ON SCHEMA public TO hexlane_worker;
+SELECT format('ALTER %s %I OWNER TO hexlane_owner', CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, relname)
+FROM pg_class
+WHERE oid IN (to_regclass('feature_state'), to_regclass('processed_event'), to_regclass('hexlane_schema_version'),
+    to_regclass('feature'))
+\gexec
+SELECT format('GRANT %s ON %I TO hexlane_worker',
+    CASE WHEN relname IN ('feature_state', 'processed_event') THEN 'SELECT, INSERT, UPDATE, DELETE' ELSE 'SELECT' END,
+    relname)
+FROM pg_class
+WHERE oid IN (to_regclass('feature_state'), to_regclass('processed_event'), to_regclass('hexlane_schema_version'),
+    to_regclass('feature'))
+\gexec

@@ -1,0 +1,107 @@
+//! A primary is lost and its standby promoted: once with every commit there, once without the last ones.
+
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use crate::world::{Server, Standby, Traffic, World, eventually, point, seed};
+
+const PER_SECOND: usize = 1000;
+
+fn address(url: &str) -> &str {
+    url.rsplit_once('@').unwrap().1.split_once('/').unwrap().0
+}
+
+/// A world whose database has a standby, and the connection string that names both.
+async fn with_standby(name: &str) -> (World, Standby, String) {
+    let world = World::private(name, 4).await;
+    let standby = tokio::task::block_in_place(|| world.servers.as_ref().unwrap().standby());
+    let both = format!("{},{}", address(&world.database_url), address(&standby.url));
+    let both = world.database_url.replace(address(&world.database_url), &both);
+    (world, standby, both)
+}
+
+async fn connect(url: &str) -> tokio_postgres::Client {
+    let (client, link) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(link);
+    client
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_synchronous_standby_takes_over_and_nothing_is_lost() {
+    let (mut world, standby, both) = with_standby("pg_synchronous").await;
+    let admin = world.postgres().await;
+    admin.batch_execute("ALTER SYSTEM SET synchronous_standby_names = '*'").await.unwrap();
+    admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    eventually("the standby is waited for", async || {
+        let sql = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+        admin.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 1
+    })
+    .await;
+
+    let worker = world.worker().set("DATABASE_URL", &both).ready().await;
+    let traffic = Traffic::new(&mut StdRng::seed_from_u64(seed()), PER_SECOND * 5, 4);
+    let producer = traffic.produce(&world, PER_SECOND);
+    worker.until_metric("hexlane_events_total{outcome=\"applied\"}", 200.0).await;
+    world.servers(|servers| servers.kill(Server::Postgres)).await;
+    worker.until_ready(false).await;
+    let promoted = Instant::now();
+    connect(&standby.url).await.batch_execute("SELECT pg_promote()").await.unwrap();
+    worker.until_ready(true).await;
+    eprintln!("ready {:?} after the promotion", promoted.elapsed());
+    producer.await.unwrap();
+    world.drained().await;
+
+    world.database_url = world.database_url.replace(address(&world.database_url), address(&standby.url));
+    traffic.assert_landed(&world).await;
+    assert_eq!(world.dead_letters().await.len(), 0);
+    worker.stop().await.assert_balanced();
+}
+
+/// A standby that is behind lacks rows that were answered. They are in the streams still, however long the
+/// promotion took: settled entries grow older only while the database works.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_asynchronous_standby_lacks_comes_again_by_rewinding() {
+    const RETENTION: Duration = Duration::from_secs(4);
+    let (mut world, standby, both) = with_standby("pg_asynchronous").await;
+    let behind = connect(&standby.url).await;
+    let worker = world.worker().set("DATABASE_URL", &both).set("RETENTION", "4s").ready().await;
+    world.add(0, &point("there", 1, 4.3, 52.1)).await;
+    let on_standby = world.database_url.replace(address(&world.database_url), address(&standby.url));
+    eventually("the standby follows", async || {
+        let count = connect(&on_standby).await.query_one("SELECT count(*) FROM feature_state", &[]).await.unwrap();
+        count.get::<_, i64>(0) == 1
+    })
+    .await;
+    behind.batch_execute("ALTER SYSTEM SET primary_conninfo = ''").await.unwrap();
+    behind.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    eventually("the standby receives no more", async || {
+        behind.query_one("SELECT count(*) FROM pg_stat_wal_receiver", &[]).await.unwrap().get::<_, i64>(0) == 0
+    })
+    .await;
+
+    for number in 0_u16..400 {
+        world.add(number % 4, &point(&format!("F{number}"), 1, 4.3, 52.1)).await;
+    }
+    world.drained().await;
+    world.servers(|servers| servers.kill(Server::Postgres)).await;
+    worker.until_ready(false).await;
+    // Longer than settled entries are kept while all is well.
+    tokio::time::sleep(RETENTION * 2).await;
+    behind.batch_execute("SELECT pg_promote()").await.unwrap();
+    worker.until_ready(true).await;
+    world.database_url = on_standby;
+    let client = world.postgres().await;
+    let count = async || client.query_one("SELECT count(*) FROM feature_state", &[]).await.unwrap().get::<_, i64>(0);
+    assert_eq!(count().await, 1, "the test has to lose rows");
+
+    // As README has it.
+    worker.stop().await.assert_balanced();
+    world.hexlane(&["rewind", "--to", "0"]).await;
+    let worker = world.worker().set("DATABASE_URL", &both).set("RETENTION", "4s").ready().await;
+    world.drained().await;
+    assert_eq!(count().await, 401);
+    assert_eq!(world.dead_letters().await.len(), 0);
+    worker.stop().await.assert_balanced();
+}

@@ -1,0 +1,197 @@
+//! A replica is promoted, by Sentinel or by hand.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use redis::aio::MultiplexedConnection;
+
+use crate::secure::Program;
+use crate::world::{Proxy, Traffic, World, eventually, seed};
+
+const PER_SECOND: usize = 1000;
+
+async fn server(follows: Option<u16>) -> Program {
+    Program::start("redis-server", |_, port| {
+        let mut arguments: Vec<String> =
+            ["--bind", "127.0.0.1", "--save", "", "--repl-diskless-sync-delay", "0", "--port"]
+                .map(str::to_owned)
+                .to_vec();
+        arguments.push(port.to_string());
+        if let Some(primary) = follows {
+            arguments.extend(["--replicaof".into(), "127.0.0.1".into(), primary.to_string()]);
+        }
+        arguments
+    })
+    .await
+}
+
+async fn sentinel(primary: u16) -> Program {
+    Program::start("redis-server", |folder, port| {
+        let config = format!(
+            "bind 127.0.0.1\nport {port}\nsentinel monitor events 127.0.0.1 {primary} 2\n\
+             sentinel down-after-milliseconds events 1000\nsentinel failover-timeout events 3000\n"
+        );
+        let path = folder.join("sentinel.conf");
+        std::fs::write(&path, config).unwrap();
+        vec![path.to_str().unwrap().into(), "--sentinel".into()]
+    })
+    .await
+}
+
+fn url(program: &Program) -> String {
+    format!("redis://127.0.0.1:{}", program.port)
+}
+
+async fn link(url: &str) -> Option<MultiplexedConnection> {
+    redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.ok()
+}
+
+async fn ask(url: &str, command: &str) -> String {
+    let mut parts = command.split(' ');
+    let mut command = redis::cmd(parts.next().unwrap());
+    command.arg(parts.collect::<Vec<_>>());
+    let Some(mut link) = link(url).await else { return String::new() };
+    let answer: Result<redis::Value, _> = command.query_async(&mut link).await;
+    format!("{answer:?}")
+}
+
+async fn follows(replica: &Program) {
+    eventually("the replica follows", async || {
+        ask(&url(replica), "INFO replication").await.contains("master_link_status:up")
+    })
+    .await;
+}
+
+/// Sends everything to whichever of both is the primary, each piece until it is there, and for as long as
+/// `has_replica` on the other one too.
+fn produce(
+    traffic: &Arc<Traffic>,
+    world: &World,
+    urls: [String; 2],
+    has_replica: impl Fn() -> bool + Send + 'static,
+) -> tokio::task::JoinHandle<()> {
+    let traffic = traffic.clone();
+    let keys: Vec<String> = (0..world.shards).map(|shard| world.events_key(shard)).collect();
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(Duration::from_millis(20));
+        let mut current: Option<MultiplexedConnection> = None;
+        let mut turn = 0;
+        for piece in traffic.sends.chunks(PER_SECOND / 50) {
+            ticks.tick().await;
+            loop {
+                if current.is_none() {
+                    turn += 1;
+                    current = link(&urls[turn % 2]).await;
+                }
+                if let Some(connection) = &mut current {
+                    let mut pipe = redis::pipe();
+                    for (shard, event) in piece {
+                        pipe.cmd("XADD").arg(&keys[usize::from(*shard)]).arg("*").arg("event").arg(event).ignore();
+                    }
+                    pipe.cmd("WAIT").arg(u8::from(has_replica())).arg(300);
+                    let answer: Result<(u8,), _> = pipe.query_async(connection).await;
+                    if answer.is_ok_and(|(replicas,)| replicas >= u8::from(has_replica())) {
+                        break;
+                    }
+                }
+                current = None;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_follow_sentinel_to_the_replica_that_it_promotes() {
+    let mut primary = server(None).await;
+    let replica = server(Some(primary.port)).await;
+    follows(&replica).await;
+    let sentinels = [sentinel(primary.port).await, sentinel(primary.port).await, sentinel(primary.port).await];
+    for one in &sentinels {
+        eventually("the sentinels know each other", async || {
+            let Some(mut link) = link(&url(one)).await else { return false };
+            let known: HashMap<String, String> =
+                redis::cmd("SENTINEL").arg("MASTER").arg("events").query_async(&mut link).await.unwrap();
+            known["num-other-sentinels"] == "2" && known["num-slaves"] == "1"
+        })
+        .await;
+    }
+    let mut world = World::on_redis("sentinel", 4, url(&primary)).await;
+    let hosts: Vec<String> = sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port)).collect();
+    world.redis_url = format!("redis+sentinel://{}/events", hosts.join(","));
+
+    let workers =
+        [world.worker().set("WORKER_NAME", "a").ready().await, world.worker().set("WORKER_NAME", "b").ready().await];
+    let traffic = Traffic::new(&mut StdRng::seed_from_u64(seed()), PER_SECOND * 6, 4);
+    let alone = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let has_replica = {
+        let alone = alone.clone();
+        move || !alone.load(std::sync::atomic::Ordering::Relaxed)
+    };
+    let producer = produce(&traffic, &world, [url(&primary), url(&replica)], has_replica);
+    for worker in &workers {
+        worker.until_metric("hexlane_events_total{outcome=\"applied\"}", 100.0).await;
+    }
+    primary.kill().await;
+    alone.store(true, std::sync::atomic::Ordering::Relaxed);
+    let killed = Instant::now();
+    eventually("the replica is the primary", async || ask(&url(&replica), "ROLE").await.contains("master")).await;
+    let promoted = killed.elapsed();
+    for worker in &workers {
+        worker.until_ready(true).await;
+    }
+    eprintln!("promoted after {promoted:?}, both workers ready after {:?}", killed.elapsed());
+    producer.await.unwrap();
+
+    world.look_at(&url(&replica)).await;
+    world.drained().await;
+    traffic.assert_landed(&world).await;
+    assert_eq!(world.dead_letters().await.len(), 0);
+    for worker in workers {
+        // What was settled without the replica knowing came again.
+        worker.stop().await.assert_balanced();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_becomes_a_replica_is_left_for_the_one_behind_the_same_address() {
+    let first = server(None).await;
+    let second = server(Some(first.port)).await;
+    follows(&second).await;
+    let (way, proxied) = Proxy::to(&url(&first)).await;
+    let mut world = World::on_redis("moved", 4, url(&first)).await;
+    world.redis_url = proxied;
+    let worker = world.worker().ready().await;
+    let traffic = Traffic::new(&mut StdRng::seed_from_u64(seed()), PER_SECOND * 4, 4);
+    let producer = produce(&traffic, &world, [url(&first), url(&second)], || true);
+    worker.until_metric("hexlane_events_total{outcome=\"applied\"}", 200.0).await;
+
+    // As an operator does it: nothing more is written to the old one, the new one has all, then they change roles.
+    // The worker's connections stay up all the while.
+    ask(&url(&first), "CLIENT PAUSE 2000 WRITE").await;
+    eventually("the replica has everything", async || {
+        let (ours, theirs) =
+            (ask(&url(&first), "INFO replication").await, ask(&url(&second), "INFO replication").await);
+        let offset = |text: &str| {
+            text.split("master_repl_offset:")
+                .nth(1)
+                .map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>())
+        };
+        offset(&ours).is_some() && offset(&ours) == offset(&theirs)
+    })
+    .await;
+    ask(&url(&second), "REPLICAOF NO ONE").await;
+    ask(&url(&first), &format!("REPLICAOF 127.0.0.1 {}", second.port)).await;
+    way.lead_to(&url(&second));
+    producer.await.unwrap();
+
+    world.look_at(&url(&second)).await;
+    world.drained().await;
+    traffic.assert_landed(&world).await;
+    assert_eq!(world.dead_letters().await.len(), 0);
+    worker.until_ready(true).await;
+    worker.stop().await.assert_balanced();
+}
