@@ -1,7 +1,7 @@
 FROM rust:1-trixie AS builder
 RUN apt-get update \
  && apt-get install -y --no-install-recommends libgeos-dev make pkg-config \
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 WORKDIR /build
 
 # The dependencies in a layer of their own, which lasts until Cargo.toml or Cargo.lock changes.
@@ -19,7 +19,7 @@ RUN touch src/main.rs src/lib.rs \
 FROM debian:trixie-slim
 RUN apt-get update \
  && apt-get install -y --no-install-recommends ca-certificates libgeos-c1t64 \
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 COPY --from=builder /build/target/release/hexlane /usr/local/bin/hexlane
 USER 65532:65532
 EXPOSE 9464
