@@ -15,7 +15,7 @@ fn config(folder: &Path, port: u16, server: &str) -> Vec<String> {
     let text = format!(
         "[databases]\n* = host={host} port={server_port} user=postgres\n\
          [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\npool_mode = transaction\n\
-         default_pool_size = 3\nmax_client_conn = 200\nunix_socket_dir =\nserver_idle_timeout = 1\n"
+         default_pool_size = 3\nmax_client_conn = 200\nunix_socket_dir =\nserver_idle_timeout = 1\nserver_login_retry = 1\n"
     );
     let path = folder.join("pgbouncer.ini");
     std::fs::write(&path, text).unwrap();
