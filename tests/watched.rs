@@ -1,6 +1,8 @@
 //! What a scrape of a worker tells about its shards.
 
-use crate::world::{World, eventually, point};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::world::{World, eventually, in_time, point};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_are_measured_when_asked_and_only_by_their_owner() {
@@ -87,4 +89,37 @@ async fn a_lane_that_hangs_is_no_longer_healthy_and_one_that_waits_is() {
     eventually("it is no longer healthy", async || health().await.0 == 503).await;
     assert!(health().await.1.contains("the lane of shard 1 has not come to the end of a step"), "{}", health().await.1);
     worker.kill().await;
+}
+
+/// Whoever reaches the admin address can make it hold no more than a little, and not for long.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_have_their_bounds() {
+    let world = World::shared("admin_bounds", 1).await;
+    let worker = world.worker().ready().await;
+    let address = worker.admin().await;
+    let answer = async |request: String| {
+        let mut connection = tokio::net::TcpStream::connect(&address).await.unwrap();
+        // It may have hung up before the end of it.
+        let _ = connection.write_all(request.as_bytes()).await;
+        let mut answer = String::new();
+        let _ = in_time(connection.read_to_string(&mut answer)).await;
+        answer
+    };
+    let long = format!("GET /metrics HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "a".repeat(64 << 10));
+    let many = format!("GET /metrics HTTP/1.1\r\nhost: a\r\n{}\r\n", "x: a\r\n".repeat(200));
+    for request in [long, many, "GET /metrics HTTP/1.1\r\nhost: a\r\n".into(), "nonsense\r\n\r\n".into()] {
+        let said = answer(request).await;
+        assert!(!said.contains("hexlane_"), "{said}");
+    }
+    // Its other connections are not held up by those that say nothing.
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(tokio::net::TcpStream::connect(&address).await.unwrap());
+    }
+    assert_eq!(worker.get("/healthz").await.unwrap().0, 200);
+    drop(silent);
+    for path in ["/", "/metrics/../healthz", "/%00"] {
+        assert_eq!(worker.get(path).await.unwrap().0, 404, "{path}");
+    }
+    worker.stop().await.assert_balanced();
 }

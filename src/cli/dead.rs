@@ -84,7 +84,7 @@ pub struct ReplayArgs {
     #[arg(long, default_value = "1000")]
     pub rate: NonZeroU32,
     /// Only count.
-    #[arg(long)]
+    #[arg(long, env = "HEXLANE_DRY_RUN", value_parser = clap::builder::FalseyValueParser::new())]
     pub dry_run: bool,
     /// What was done as one JSON object.
     #[arg(long)]
@@ -104,7 +104,7 @@ pub struct PurgeArgs {
     #[arg(long)]
     pub all: bool,
     /// Only count.
-    #[arg(long)]
+    #[arg(long, env = "HEXLANE_DRY_RUN", value_parser = clap::builder::FalseyValueParser::new())]
     pub dry_run: bool,
     /// What was done as one JSON object.
     #[arg(long)]

@@ -30,7 +30,7 @@ pub use worker::WorkerArgs;
     name = "hexlane",
     version,
     about,
-    after_help = "Every option is also an environment variable: --redis-url is HEXLANE_REDIS_URL.\nExit code: 0 done, 1 failed, 2 wrong usage."
+    after_help = "Options marked [env: …] can be set there too: --redis-url is HEXLANE_REDIS_URL.\nExit code: 0 done, 1 failed, 2 wrong usage; of check also 3, warnings only."
 )]
 pub struct Cli {
     /// What to do.

@@ -68,9 +68,13 @@ impl Stream {
     /// # Errors
     /// As [`Self::settle_topology`].
     pub async fn read_topology(&self, wanted: Wanted) -> Result<Topology, Failure> {
-        let mut command = redis::cmd("HMGET");
-        command.arg(self.keys.topology()).arg(&["shards", "shard_by", "h3_resolution", "format"]);
-        let in_force: Vec<Option<String>> = self.ask("reading the topology", &command).await?;
+        // With no more rights than a worker has.
+        let commands = ["shards", "shard_by", "h3_resolution", "format"].iter().map(|field| {
+            let mut command = redis::cmd("HGET");
+            command.arg(self.keys.topology()).arg(*field);
+            command
+        });
+        let in_force: Vec<Option<String>> = self.ask_all("reading the topology", commands).await?;
         match in_force.into_iter().collect::<Option<Vec<_>>>() {
             Some(in_force) => read(&in_force, wanted, &self.keys.topology()),
             None => Ok(wanted.or_default()),

@@ -88,6 +88,9 @@ async fn everything_works_with_the_shipped_rights() {
     assert_eq!(code, 0, "{said}");
     assert!(!said.contains("NOPERM") && !said.contains("permission"), "{said}");
     assert_eq!(world.dead_letters().await.len(), 1);
+    let (_, said) = ended(world.command(&["check"])).await;
+    assert!(!said.lines().any(|line| line.starts_with("error")), "{said}");
+    assert!(said.contains("this user may run every command of a worker"), "{said}");
 
     // A worker cannot add events, nor remove dead letters, nor change what others keep there.
     let client = redis::Client::open(worker_redis.as_str()).unwrap();
