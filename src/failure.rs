@@ -98,6 +98,11 @@ impl Failure {
         Self { target, class, code: code.to_owned(), text, remedy: None }
     }
 
+    /// The server took longer than it may.
+    pub fn no_answer(target: Target, doing: &str) -> Self {
+        Self::silence(target, Class::Transient, "timeout", format!("{doing}: no answer in time"))
+    }
+
     /// If the text of an error is about TLS: what is wrong with which certificate.
     pub fn tls(target: Target, text: &str) -> Option<Self> {
         let (_, sentence, remedy) = TLS_TROUBLE.iter().find(|(sign, ..)| text.contains(sign))?;
@@ -214,7 +219,11 @@ fn judge_redis_code(code: &str) -> (Class, Option<&'static str>) {
         "WRONGTYPE" => (Class::Fatal, Some("a key of hexlane's holds something else: rename or delete that key")),
         "OOM" => (Class::Transient, Some("Redis is at its memory limit: raise maxmemory or free memory")),
         "MISCONF" => (Class::Transient, Some("Redis cannot persist: look at its log and disk")),
-        "READONLY" => (Class::Transient, Some("this Redis is a replica: waiting for the primary")),
+        "READONLY" | "MASTERDOWN" => (Class::Transient, Some("this Redis is a replica: waiting for the primary")),
+        "NOREPLICAS" => {
+            (Class::Transient, Some("fewer replicas follow than min-replicas-to-write says: bring them back"))
+        }
+        "LOADING" => (Class::Transient, Some("Redis is reading its data after a start: waiting for it")),
         _ => (Class::Transient, None),
     }
 }

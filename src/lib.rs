@@ -24,6 +24,7 @@
 //! | tombstone | – | a row whose `op` is `delete` |
 
 pub mod admin;
+mod authorities;
 pub mod cli;
 pub mod commands;
 pub mod event;

@@ -175,9 +175,7 @@ async fn shuffled_versions_end_at_the_highest_with_three_workers_and_kills() {
         std::mem::replace(&mut workers[n], start(n)).kill().await;
     }
     producer.await.unwrap();
-    world.drained().await;
-    traffic.assert_landed(&world).await;
-    assert_eq!(world.dead_letters().await.len(), 0);
+    traffic.until_landed(&world).await;
     for worker in workers {
         worker.stop().await.assert_balanced();
     }
@@ -191,9 +189,7 @@ async fn two_workers_at_once_on_one_stream_are_harmless() {
         let traffic = Traffic::new(&mut StdRng::seed_from_u64(seed()), 5000, 1);
         let workers = names.map(|name| world.worker().set("WORKER_NAME", name).start());
         traffic.produce(&world, 2500).await.unwrap();
-        world.drained().await;
-        traffic.assert_landed(&world).await;
-        assert_eq!(world.dead_letters().await.len(), 0);
+        traffic.until_landed(&world).await;
         let mut read = 0;
         for worker in workers {
             let counts = worker.stop().await;

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::world::{Traffic, World, delete, eventually, http_get, point, seed};
+use crate::world::{Traffic, World, delete, eventually, free_port, http_get, point, seed};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/observability")
@@ -39,8 +39,7 @@ impl Prometheus {
              scrape_configs: [{{job_name: hexlane, static_configs: [{{targets: {targets:?}}}]}}]\n"
         );
         std::fs::write(folder_of_test.path().join("prometheus.yml"), config).unwrap();
-        // Taken by nobody a moment ago.
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let address = format!("127.0.0.1:{}", free_port());
         let process = tokio::process::Command::new(program("prometheus"))
             .arg(format!("--config.file={}", folder_of_test.path().join("prometheus.yml").display()))
             .arg(format!("--storage.tsdb.path={}", folder_of_test.path().join("data").display()))

@@ -16,9 +16,7 @@ fn good(count: i64) -> Arc<Traffic> {
 
 /// Everything has landed, and nothing was given up.
 async fn all_is_well(world: &World, traffic: &Traffic, worker: Worker) -> Counts {
-    world.drained().await;
-    traffic.assert_landed(world).await;
-    assert_eq!(world.dead_letters().await.len(), 0);
+    traffic.until_landed(world).await;
     worker.until_ready(true).await;
     let counts = worker.stop().await;
     counts.assert_balanced();

@@ -31,9 +31,7 @@ impl Run {
     /// The same process comes to the end of everything that was sent.
     async fn end(self) {
         self.producer.await.unwrap();
-        self.world.drained().await;
-        self.traffic.assert_landed(&self.world).await;
-        assert_eq!(self.world.dead_letters().await.len(), 0);
+        self.traffic.until_landed(&self.world).await;
         assert_eq!(self.world.pending().await, 0);
         self.worker.until_ready(true).await;
         let counts = self.worker.stop().await;

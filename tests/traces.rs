@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
-use crate::world::{World, eventually, point};
+use crate::world::{World, eventually, free_port, point};
 
 type Spans = Arc<Mutex<Vec<Span>>>;
 
@@ -118,7 +118,7 @@ async fn an_entry_goes_on_in_the_trace_of_its_producer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_away_costs_spans_only() {
     let world = World::shared("traces_away", 1).await;
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = format!("127.0.0.1:{}", free_port());
     let worker = world.worker().set("OTLP_ENDPOINT", &format!("http://{nobody}")).ready().await;
     for number in 0..100 {
         world.add(0, &point(&format!("F{number}"), 1, 4.3, 52.1)).await;

@@ -5,6 +5,7 @@
 //! retried here.
 
 mod address;
+mod hosts;
 pub mod inspect;
 pub mod migrate;
 mod parameter;
@@ -15,12 +16,12 @@ mod tls;
 use std::time::Duration;
 
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod};
-use tokio_postgres::config::{Host, LoadBalanceHosts};
+use tokio_postgres::config::Host;
 use tokio_postgres::{Client, Config};
 
 use crate::failure::{Class, Failure, Target};
 use address::Address;
-use tls::Connector;
+use hosts::Hosts;
 
 /// How to reach the database and how long it may take to answer. Holds passwords, so it cannot be shown.
 #[derive(Clone)]
@@ -46,7 +47,7 @@ pub struct StoreSettings {
 #[derive(Clone)]
 pub struct Store {
     config: Config,
-    tls: Connector,
+    hosts: Hosts,
     pool: Pool,
     /// When the server itself is silent for longer, the connection is given up.
     deadline: Duration,
@@ -82,16 +83,12 @@ impl Store {
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3);
         config.tcp_user_timeout(Duration::from_secs(30));
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(CONNECT_TIMEOUT);
-        }
+        let patience = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+        config.connect_timeout(patience);
         let lock_timeout = lock_timeout(settings.statement_timeout);
-        if config.get_hosts().len() > 1 {
-            // One that accepts connections and says nothing would hold up every attempt if it were always first.
-            config.load_balance_hosts(LoadBalanceHosts::Random);
-        }
-        let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(1);
-        let create_timeout = CONNECT_TIMEOUT * hosts + HANDSHAKE_TIMEOUT;
+        let hosts = Hosts::new(&config, tls, patience);
+        let count = u32::try_from(config.get_hosts().len()).unwrap_or(u32::MAX);
+        let create_timeout = patience.saturating_mul(count).saturating_add(HANDSHAKE_TIMEOUT);
         let session = session_settings(settings.statement_timeout, lock_timeout);
         let set_session = Hook::async_fn(move |client: &mut deadpool_postgres::ClientWrapper, _| {
             let session = session.clone();
@@ -103,11 +100,8 @@ impl Store {
                 }
             })
         });
-        let manager = Manager::from_config(
-            config.clone(),
-            tls.clone(),
-            ManagerConfig { recycling_method: RecyclingMethod::Fast },
-        );
+        let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+        let manager = Manager::from_connect(config.clone(), hosts.clone(), recycling);
         let builder = Pool::builder(manager).max_size(settings.pool_size);
         let builder = if settings.transaction_pooling { builder } else { builder.post_create(set_session) };
         let pool = builder
@@ -119,7 +113,7 @@ impl Store {
         let deadline = settings.statement_timeout + DEADLINE_MARGIN;
         Ok(Self {
             config,
-            tls,
+            hosts,
             pool,
             deadline,
             lock_timeout,
@@ -251,25 +245,17 @@ impl Store {
             PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
                 failure(&error, &format!("{doing}: connecting"), Class::Transient)
             }
-            PoolError::Timeout(_) => {
-                let text = format!("{doing}: connecting: no answer in time");
-                Failure::silence(Target::Postgres, Class::Transient, "timeout", text)
-            }
+            PoolError::Timeout(_) => Failure::no_answer(Target::Postgres, &format!("{doing}: connecting")),
             other => Failure::silence(Target::Postgres, Class::Transient, "io", format!("{doing}: {other}")),
         });
         connected.map_err(Failure::about_no_row)
     }
 
     async fn unpooled(&self, doing: &str) -> Result<Client, Failure> {
-        let connecting = tokio::time::timeout(self.create_timeout, self.config.connect(self.tls.clone()));
-        let Ok(connected) = connecting.await else {
-            let text = format!("{doing}: connecting: no answer in time");
-            return Err(Failure::silence(Target::Postgres, Class::Transient, "timeout", text));
+        let Ok(connected) = tokio::time::timeout(self.create_timeout, self.hosts.connect()).await else {
+            return Err(Failure::no_answer(Target::Postgres, &format!("{doing}: connecting")));
         };
-        let (client, link) = connected.map_err(|error| failure(&error, doing, Class::Transient))?;
-        // Ends with the client; its errors reach whoever waits for an answer.
-        tokio::spawn(link);
-        Ok(client)
+        connected.map(|(client, _)| client).map_err(|error| failure(&error, doing, Class::Transient))
     }
 }
 
@@ -281,10 +267,7 @@ async fn in_time<T>(
 ) -> Result<T, Failure> {
     match tokio::time::timeout(deadline, answer).await {
         Ok(answer) => answer.map_err(|error| failure(&error, doing, Class::Suspect)),
-        Err(_) => {
-            let text = format!("{doing}: no answer in time");
-            Err(Failure::silence(Target::Postgres, Class::Transient, "timeout", text))
-        }
+        Err(_) => Err(Failure::no_answer(Target::Postgres, doing)),
     }
 }
 
@@ -298,8 +281,9 @@ fn give_back<T>(client: Object, answer: Result<T, Failure>) -> Result<T, Failure
 }
 
 /// Sent once for each connection. `synchronous_commit`: an acknowledged entry must not be lost with
-/// a crash of the server; the write statement itself says so too, because a pooler may forget it. `read committed`: under a stricter level the guard would fail with 40001
-/// where it can simply compare with the newest row.
+/// a crash of the server; the write statement itself says so too, because a pooler may forget it.
+/// `read committed`: under a stricter level the guard would fail with 40001 where it can simply
+/// compare with the newest row.
 /// See <https://www.postgresql.org/docs/current/runtime-config-client.html>.
 fn session_settings(statement_timeout: Duration, lock_timeout: Duration) -> String {
     let (statement_ms, lock_ms) = (statement_timeout.as_millis().max(1), lock_timeout.as_millis());

@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use tokio_postgres::Socket;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::authorities;
 
 /// How far a certificate is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,18 +47,20 @@ impl Tls {
     /// A sentence that names the file.
     pub(super) async fn connector(&self) -> Result<Connector, String> {
         let provider = Arc::new(ring::default_provider());
+        let algorithms = provider.signature_verification_algorithms;
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
         let checked = match self.checks {
-            Checks::Nothing => builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Lenient { chain: None, provider: provider.clone() })),
+            Checks::Nothing => {
+                let verifier = Lenient { chain: None, algorithms };
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+            }
             Checks::Chain => {
-                let chain = WebPkiServerVerifier::builder_with_provider(self.roots().await?.into(), provider.clone())
+                let chain = WebPkiServerVerifier::builder_with_provider(self.roots().await?.into(), provider)
                     .build()
                     .map_err(|error| error.to_string())?;
-                let verifier = Lenient { chain: Some(chain), provider: provider.clone() };
+                let verifier = Lenient { chain: Some(chain), algorithms };
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
             }
             Checks::ChainAndName => builder.with_root_certificates(self.roots().await?),
@@ -85,16 +89,12 @@ impl Tls {
                 }
             }
             _ => {
-                let loaded = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs)
-                    .await
-                    .map_err(|error| error.to_string())?;
-                store.add_parsable_certificates(loaded.certs);
+                let remedy = "name a file with sslrootcert, or install ca-certificates";
+                let known = authorities::of_system().await.map_err(|text| format!("{text}: {remedy}"))?;
+                store.add_parsable_certificates(known);
             }
         }
-        match store.is_empty() {
-            true => Err("no authority is trusted: name a file with sslrootcert, or install ca-certificates".into()),
-            false => Ok(store),
-        }
+        Ok(store)
     }
 }
 
@@ -130,7 +130,7 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
 #[derive(Debug)]
 struct Lenient {
     chain: Option<Arc<WebPkiServerVerifier>>,
-    provider: Arc<CryptoProvider>,
+    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ServerCertVerifier for Lenient {
@@ -158,8 +158,7 @@ impl ServerCertVerifier for Lenient {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let schemes = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, schemes)
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -168,11 +167,10 @@ impl ServerCertVerifier for Lenient {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let schemes = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, schemes)
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.algorithms.supported_schemes()
     }
 }

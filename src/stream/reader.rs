@@ -98,7 +98,7 @@ impl Reader {
             loop {
                 tokio::select! {
                     answer = &mut reply => break answer.and_then(refuse_error).map_err(|error| failure(&error, doing)),
-                    () = &mut watchdog => break Err(no_answer(doing)),
+                    () = &mut watchdog => break Err(Failure::no_answer(Target::Redis, doing)),
                     () = unblock_when(stop, &primary, client_id) => {}
                 }
             }
@@ -146,7 +146,7 @@ async fn unblock_when(stop: &CancellationToken, primary: &Primary, client_id: i6
 async fn in_time<T>(doing: &str, answer: impl Future<Output = Result<T, redis::RedisError>>) -> Result<T, Failure> {
     match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|error| failure(&error, doing)),
-        Err(_) => Err(no_answer(doing)),
+        Err(_) => Err(Failure::no_answer(Target::Redis, doing)),
     }
 }
 
@@ -155,10 +155,6 @@ fn refuse_error(answer: Value) -> Result<Value, redis::RedisError> {
         Value::ServerError(error) => Err(error.into()),
         answer => Ok(answer),
     }
-}
-
-fn no_answer(doing: &str) -> Failure {
-    Failure::silence(Target::Redis, Class::Transient, "timeout", format!("{doing}: no answer in time"))
 }
 
 fn not_connected(doing: &str) -> Failure {

@@ -59,7 +59,7 @@ impl Stream {
             ("CLIENT UNBLOCK", &["0"]),
             ("INFO", &["server"]),
         ];
-        let of_key: [(&str, &str, &[&str]); 28] = [
+        let of_key: [(&str, &str, &[&str]); 30] = [
             ("EVAL", &events, &["return 1", "1", KEY]),
             ("EXISTS", &events, &[KEY]),
             ("XREADGROUP", &events, &["GROUP", group, "nobody", "COUNT", "1", "STREAMS", KEY, ">"]),
@@ -89,15 +89,14 @@ impl Stream {
             ("ZRANGE", &workers, &[KEY, "0", "0"]),
             ("ZRANGEBYSCORE", &workers, &[KEY, "1", "0"]),
             ("ZREM", &workers, &[KEY, ""]),
+            ("ZREMRANGEBYSCORE", &workers, &[KEY, "1", "0"]),
+            // HSETNX is left out, which has no form that changes nothing: the next step at a start runs it.
+            ("HGET", &topology, &[KEY, "format"]),
         ];
-        // HSETNX is left out, which has no form that changes nothing: the next step at a start runs it.
-        let more_of_key: [(&str, &str, &[&str]); 2] =
-            [("ZREMRANGEBYSCORE", &workers, &[KEY, "1", "0"]), ("HGET", &topology, &[KEY, "format"])];
         let shown = |key: &str| key.replace(&NOBODYS.to_string(), "*");
         let of_server = of_server.iter().map(|(name, words)| ((*name).to_owned(), command(name, words, "")));
-        let of_key = of_key.iter().chain(&more_of_key);
         let of_key =
-            of_key.map(|(name, key, words)| (format!("{name} with {}", shown(key)), command(name, words, key)));
+            of_key.iter().map(|(name, key, words)| (format!("{name} with {}", shown(key)), command(name, words, key)));
         of_server.chain(of_key).collect()
     }
 }

@@ -16,6 +16,7 @@ use redis::{
 };
 
 use super::failure;
+use crate::authorities;
 use crate::failure::{Class, Failure, Target};
 
 /// A server that does not answer a plain command for this long is treated as lost.
@@ -50,14 +51,9 @@ impl Certificates {
     /// # Errors
     /// [`Class::Fatal`] if there are none.
     pub async fn trust_system(&mut self) -> Result<(), Failure> {
-        let refuse = |text: String| {
-            Failure::fatal(Target::Redis, "tls", text, "name a file with --redis-ca, or install ca-certificates")
-        };
-        let loaded = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await;
-        let certificates = loaded.map_err(|error| refuse(error.to_string()))?.certs;
-        if certificates.is_empty() {
-            return Err(refuse("no authority is trusted".into()));
-        }
+        let remedy = "name a file with --redis-ca, or install ca-certificates";
+        let refuse = |text| Failure::fatal(Target::Redis, "tls", text, remedy);
+        let certificates = authorities::of_system().await.map_err(refuse)?;
         let pem = |der: &[u8]| {
             let text = base64::engine::general_purpose::STANDARD.encode(der);
             format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n")
@@ -161,10 +157,7 @@ impl Server {
                 };
                 match tokio::time::timeout(RESOLVE_TIMEOUT, asked).await {
                     Ok(answer) => answer.map_err(|error| failure(&error, doing))?,
-                    Err(_) => {
-                        let text = format!("{doing}: no answer in time");
-                        return Err(Failure::silence(Target::Redis, Class::Transient, "timeout", text));
-                    }
+                    Err(_) => return Err(Failure::no_answer(Target::Redis, doing)),
                 }
             }
         };

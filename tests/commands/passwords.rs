@@ -13,16 +13,8 @@ fn assert_silent(words: &str) {
 /// Servers that ask for a password, and the URLs with the right one.
 async fn walled() -> (World, String, String) {
     let world = World::private("walled", 2).await;
-    let postgres = world.postgres().await;
-    postgres.batch_execute(&format!("CREATE ROLE walled SUPERUSER LOGIN PASSWORD '{SECRET}'")).await.unwrap();
-    let file: String = postgres.query_one("SHOW hba_file", &[]).await.unwrap().get(0);
-    let rules: String = postgres.query_one("SELECT pg_read_file($1)", &[&file]).await.unwrap().get(0);
-    // The first rule that fits decides; everybody else comes in as before.
-    let rules = format!("host all walled 127.0.0.1/32 scram-sha-256\n{rules}");
-    let written = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(written.path(), rules).unwrap();
-    std::fs::copy(written.path(), &file).unwrap();
-    postgres.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    world.sql(&format!("CREATE ROLE walled SUPERUSER LOGIN PASSWORD '{SECRET}'")).await;
+    world.let_in("host all walled 127.0.0.1/32 scram-sha-256").await;
     world.ask::<redis::Value>(&format!("ACL SETUSER walled on >{SECRET} ~* +@all")).await;
     let (_, place) = world.database_url.split_once('@').unwrap();
     let database_url = format!("postgres://walled:{SECRET}@{place}");

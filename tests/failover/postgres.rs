@@ -105,3 +105,18 @@ async fn what_an_asynchronous_standby_lacks_comes_again_by_rewinding() {
     assert_eq!(world.dead_letters().await.len(), 0);
     worker.stop().await.assert_balanced();
 }
+
+/// The kernel takes connections for it, and it says nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_host_holds_up_one_connection_and_no_other() {
+    let world = World::shared("pg_frozen_host", 1).await;
+    let frozen = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    frozen.set_nonblocking(true).unwrap();
+    let both = format!("{},{}", frozen.local_addr().unwrap(), address(&world.database_url));
+    let url = world.database_url.replace(address(&world.database_url), &both) + "?connect_timeout=3";
+    world.add(0, &point("A", 1, 4.3, 52.1)).await;
+    let counts = world.worker().set("DATABASE_URL", &url).once().await;
+    assert_eq!(counts.applied, 1);
+    let asked = std::iter::from_fn(|| frozen.accept().ok()).count();
+    assert_eq!(asked, 1, "the host that answered is asked first");
+}

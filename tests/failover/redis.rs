@@ -147,9 +147,7 @@ async fn workers_follow_sentinel_to_the_replica_that_it_promotes() {
     producer.await.unwrap();
 
     world.look_at(&url(&replica)).await;
-    world.drained().await;
-    traffic.assert_landed(&world).await;
-    assert_eq!(world.dead_letters().await.len(), 0);
+    traffic.until_landed(&world).await;
     for worker in workers {
         // What was settled without the replica knowing came again.
         worker.stop().await.assert_balanced();
@@ -189,9 +187,26 @@ async fn a_server_that_becomes_a_replica_is_left_for_the_one_behind_the_same_add
     producer.await.unwrap();
 
     world.look_at(&url(&second)).await;
-    world.drained().await;
-    traffic.assert_landed(&world).await;
-    assert_eq!(world.dead_letters().await.len(), 0);
+    traffic.until_landed(&world).await;
+    worker.until_ready(true).await;
+    worker.stop().await.assert_balanced();
+}
+
+/// `min-replicas-to-write`: the server refuses what it could not hand on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_wants_more_replicas_is_waited_for() {
+    let alone = server(None).await;
+    let world = World::on_redis("noreplicas", 4, url(&alone)).await;
+    let worker = world.worker().set("RETRY_CAP", "200ms").ready().await;
+    let traffic = Traffic::new(&mut StdRng::seed_from_u64(seed()), PER_SECOND * 3, 4);
+    let producer = traffic.produce(&world, PER_SECOND);
+    worker.until_metric("hexlane_events_total{outcome=\"applied\"}", 100.0).await;
+    ask(&url(&alone), "CONFIG SET min-replicas-to-write 1").await;
+    worker.until_metric("hexlane_retries_total{error=\"NOREPLICAS\",target=\"redis\"}", 8.0).await;
+    assert!(!worker.is_ready().await);
+    ask(&url(&alone), "CONFIG SET min-replicas-to-write 0").await;
+    producer.await.unwrap();
+    traffic.until_landed(&world).await;
     worker.until_ready(true).await;
     worker.stop().await.assert_balanced();
 }

@@ -70,6 +70,12 @@ impl Servers {
         self.postgres = create_database(&self.admin, &self.database_url).await;
     }
 
+    /// Bytes of write-ahead log so far.
+    pub async fn wal_bytes(&self) -> f64 {
+        let sql = "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8";
+        self.postgres.query_one(sql, &[]).await.expect("PostgreSQL answers").get(0)
+    }
+
     /// What the table takes on disk, and what its indexes do.
     pub async fn sizes_mib(&self) -> (f64, f64) {
         let sql = "SELECT sum(pg_table_size(oid)) / 1048576.0::float8, sum(pg_indexes_size(oid)) / 1048576.0::float8 \

@@ -15,12 +15,7 @@ use tokio::process::{Child, Command};
 
 pub use authority::{Authority, Pair};
 
-use crate::world::{eventually, in_time};
-
-/// A port that nobody listened to a moment ago.
-pub fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
+use crate::world::{eventually, free_port, in_time};
 
 /// A program with a folder and a port of its own; killed when dropped.
 pub struct Program {

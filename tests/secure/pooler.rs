@@ -29,13 +29,19 @@ fn config(folder: &Path, port: u16, server: &str) -> Vec<String> {
     vec![path]
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn workers_go_on_through_a_pooler_that_shares_connections_and_is_restarted() {
-    let mut world = World::shared("pooler", 4).await;
+/// From now on this world's database is reached through a pooler, for as long as that lives; and what its own URL is.
+async fn through_pooler(world: &mut World) -> (Program, String) {
     let direct = world.database_url.clone();
     let bouncer = Program::start("pgbouncer", |folder, port| config(folder, port, &direct)).await;
     let (_, database) = direct.rsplit_once('/').unwrap();
     world.database_url = format!("postgres://postgres@127.0.0.1:{}/{database}", bouncer.port);
+    (bouncer, direct)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_go_on_through_a_pooler_that_shares_connections_and_is_restarted() {
+    let mut world = World::shared("pooler", 4).await;
+    let (bouncer, direct) = through_pooler(&mut world).await;
     // Even the schema can be looked at through it.
     assert!(world.hexlane(&["migrate"]).await.contains("0 migrations applied"));
 
@@ -56,11 +62,11 @@ async fn workers_go_on_through_a_pooler_that_shares_connections_and_is_restarted
         let event = crate::world::event(&format!("ledger-{}", number / 2), 1, "create", &geometry, &id);
         world.add(u16::try_from(number % 4).unwrap(), &event).await;
     }
-    let bouncer = in_time(bouncer.again("pgbouncer", |folder, port| config(folder, port, &direct))).await;
+    let _bouncer = in_time(bouncer.again("pgbouncer", |folder, port| config(folder, port, &direct))).await;
     producer.await.unwrap();
     world.drained().await;
 
-    world.database_url = direct.clone();
+    let pooled = std::mem::replace(&mut world.database_url, direct);
     let admin = world.postgres().await;
     let gone = admin.execute("DELETE FROM feature_state WHERE feature_id LIKE 'ledger-%'", &[]).await.unwrap();
     assert_eq!(gone, 150);
@@ -80,7 +86,7 @@ async fn workers_go_on_through_a_pooler_that_shares_connections_and_is_restarted
     }
 
     // The other commands too; and `check` knows what the pooler forgets.
-    world.database_url = format!("postgres://postgres@127.0.0.1:{}/{database}", bouncer.port);
+    world.database_url = pooled;
     world.hexlane(&["prune", "--tombstone-retention", "1ms", "--dedup-window", "1d"]).await;
     let (code, said) = ended(world.command(&["check", "--transaction-pooling"])).await;
     assert!(code == 3 || code == 0, "{said}");
@@ -90,10 +96,7 @@ async fn workers_go_on_through_a_pooler_that_shares_connections_and_is_restarted
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_that_was_not_told_of_is_named() {
     let mut world = World::shared("pooler_untold", 4).await;
-    let direct = world.database_url.clone();
-    let bouncer = Program::start("pgbouncer", |folder, port| config(folder, port, &direct)).await;
-    let (_, database) = direct.rsplit_once('/').unwrap();
-    world.database_url = format!("postgres://postgres@127.0.0.1:{}/{database}", bouncer.port);
+    let (_bouncer, _) = through_pooler(&mut world).await;
     let (code, said) = ended(world.command(&["worker", "--once", "--admin-addr", "127.0.0.1:0"])).await;
     assert!(code == 1 && said.contains("say --transaction-pooling"), "{said}");
     let (code, said) = ended(world.command(&["check"])).await;
@@ -112,11 +115,8 @@ async fn a_row_that_ends_its_connection_is_found_behind_a_pooler_too() {
                 WHEN (new.feature_id = 'bomb') EXECUTE FUNCTION bomb()",
         )
         .await;
-    let direct = world.database_url.clone();
-    let bouncer = Program::start("pgbouncer", |folder, port| config(folder, port, &direct)).await;
-    let (_, database) = direct.rsplit_once('/').unwrap();
-    let pooled = format!("postgres://postgres@127.0.0.1:{}/{database}", bouncer.port);
-    let worker = world.worker().set("DATABASE_URL", &pooled).set("TRANSACTION_POOLING", "1").set("RETRY_CAP", "200ms");
+    let (_bouncer, direct) = through_pooler(&mut world).await;
+    let worker = world.worker().set("TRANSACTION_POOLING", "1").set("RETRY_CAP", "200ms");
     let worker = worker.ready().await;
     for name in ["a", "bomb", "b"] {
         world.add(0, &point(name, 1, 4.3, 52.1)).await;

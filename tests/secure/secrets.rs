@@ -7,12 +7,8 @@ use crate::world::{World, point};
 async fn urls_and_passwords_are_read_from_files() {
     const SECRET: &str = "from4file";
     let world = World::private("secret_files", 2).await;
-    let admin = world.postgres().await;
-    admin.batch_execute(&format!("CREATE ROLE filed SUPERUSER LOGIN PASSWORD '{SECRET}'")).await.unwrap();
-    let file: String = admin.query_one("SHOW hba_file", &[]).await.unwrap().get(0);
-    let rules: String = admin.query_one("SELECT pg_read_file($1)", &[&file]).await.unwrap().get(0);
-    std::fs::write(&file, format!("host all filed 127.0.0.1/32 scram-sha-256\n{rules}")).unwrap();
-    admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    world.sql(&format!("CREATE ROLE filed SUPERUSER LOGIN PASSWORD '{SECRET}'")).await;
+    world.let_in("host all filed 127.0.0.1/32 scram-sha-256").await;
     world.ask::<redis::Value>(&format!("ACL SETUSER filed on >{SECRET} ~* +@all")).await;
 
     let folder = tempfile::TempDir::with_prefix("hexlane-secrets-").unwrap();

@@ -48,6 +48,24 @@ async fn redis(files: &Files, pair: &Pair, authority: &Path, asks_for_clients: b
     .await
 }
 
+/// A Sentinel that speaks TLS only, also to the Redis that it watches.
+async fn sentinel(files: &Files, pair: &Pair, authority: &Path, watched: &Program) -> Program {
+    let (certificate, key) = files.pair("sentinel", pair);
+    let (certificate, key, authority) = (certificate.display(), key.display(), authority.display());
+    Program::start("redis-server", |folder, port| {
+        let config = format!(
+            "bind 127.0.0.1\nport 0\ntls-port {port}\ntls-replication yes\ntls-auth-clients no\n\
+             tls-cert-file {certificate}\ntls-key-file {key}\ntls-ca-cert-file {authority}\n\
+             sentinel monitor events 127.0.0.1 {} 1\n",
+            watched.port
+        );
+        let path = folder.join("sentinel.conf");
+        std::fs::write(&path, config).unwrap();
+        vec![path.to_str().unwrap().into(), "--sentinel".into()]
+    })
+    .await
+}
+
 const REFUSALS: [(&str, &str); 3] = [
     ("name", "made out to another host name"),
     ("expired", "has expired"),
@@ -101,6 +119,26 @@ async fn redis_is_checked_by_name_date_and_authority() {
     let (code, words) = ended(plain).await;
     assert_eq!(code, 1);
     assert!(words.contains("write it as rediss://"), "{words}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinel_and_the_primary_that_it_names_are_both_asked_by_tls() {
+    let mut world = World::shared("tls_sentinel", 1).await;
+    let (files, ours, other) = (Files::new(), Authority::new("ours"), Authority::new("other"));
+    let (ca, strange) = (files.write("ca.pem", &ours.pem()), files.write("other.pem", &other.pem()));
+    let redis = redis(&files, &ours.sign(&["127.0.0.1"]), &ca, false).await;
+    let sentinel = sentinel(&files, &ours.sign(&["localhost"]), &ca, &redis).await;
+    world.redis_url = format!("rediss+sentinel://localhost:{}/events", sentinel.port);
+
+    let event = String::from_utf8(point("A", 1, 4.3, 52.1)).unwrap();
+    let events = files.write("events", &event);
+    world.hexlane(&["publish", "--redis-ca", ca.to_str().unwrap(), events.to_str().unwrap()]).await;
+    let counts = world.worker().set("REDIS_CA", ca.to_str().unwrap()).once().await;
+    assert_eq!(counts.applied, 1);
+
+    let (code, words) = ended(world.command(&["status", "--redis-ca", strange.to_str().unwrap()])).await;
+    assert_eq!(code, 1);
+    assert!(words.contains(REFUSALS[2].1), "{words}");
 }
 
 /// Switches TLS on in the world's own PostgreSQL.
@@ -181,10 +219,7 @@ async fn postgres_is_checked_as_sslmode_says() {
 
     // Who we are is asked of one user.
     admin.batch_execute("CREATE ROLE certified SUPERUSER LOGIN").await.unwrap();
-    let file: String = admin.query_one("SHOW hba_file", &[]).await.unwrap().get(0);
-    let rules: String = admin.query_one("SELECT pg_read_file($1)", &[&file]).await.unwrap().get(0);
-    std::fs::write(&file, format!("hostssl all certified all cert\n{rules}")).unwrap();
-    admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    world.let_in("hostssl all certified all cert").await;
     let (certificate, key) = files.pair("client", &ours.sign_as("certified"));
     let own = format!("{full}&sslcert={}&sslkey={}", certificate.display(), key.display());
     let as_certified = |words: &str| {

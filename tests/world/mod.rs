@@ -77,13 +77,13 @@ impl World {
         connect(&self.database_url).await
     }
 
-    /// A connection to Redis that comes back by itself after a restart.
     /// The same as another user, who needs no password.
     pub async fn postgres_as(&self, user: &str) -> tokio_postgres::Client {
         let (_, place) = self.database_url.rsplit_once('@').unwrap();
         connect(&format!("postgres://{user}@{place}")).await
     }
 
+    /// A connection to Redis that comes back by itself after a restart.
     pub fn redis(&self) -> redis::aio::ConnectionManager {
         self.redis.clone()
     }
@@ -135,6 +135,16 @@ impl World {
     /// What a script of `scripts/servers` does to a server of this world's own.
     pub async fn servers(&self, act: impl FnOnce(&Servers) + Send) {
         tokio::task::block_in_place(|| act(self.servers.as_ref().expect("a private world")));
+    }
+
+    /// How PostgreSQL lets in whom `rule` is about, as a line of `pg_hba.conf`: the first one that fits decides, and
+    /// everybody else comes in as before. The server reads it a moment later.
+    pub async fn let_in(&self, rule: &str) {
+        let admin = self.postgres().await;
+        let file: String = admin.query_one("SHOW hba_file", &[]).await.unwrap().get(0);
+        let rules: String = admin.query_one("SELECT pg_read_file($1)", &[&file]).await.unwrap().get(0);
+        std::fs::write(&file, format!("{rule}\n{rules}")).unwrap();
+        admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
     }
 
     /// Any Redis command, its parts separated by blanks.
@@ -264,6 +274,11 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, condition: impl Fn
 /// Waits for something that ends, but not for ever.
 pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("in time")
+}
+
+/// A port that nobody listened to a moment ago.
+pub fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A valid event at a point.

@@ -123,6 +123,13 @@ impl Traffic {
         self.produce(world, self.sends.len().max(1) * 10).await.unwrap();
     }
 
+    /// Waits until everything is settled: then all of it has landed, and nothing was given up.
+    pub async fn until_landed(&self, world: &World) {
+        world.drained().await;
+        self.assert_landed(world).await;
+        assert_eq!(world.dead_letters().await.len(), 0);
+    }
+
     /// The table holds exactly what it must.
     pub async fn assert_landed(&self, world: &World) {
         let sql = "SELECT feature_id, version, (extract(epoch FROM observation_time) * 1000000)::bigint, op,

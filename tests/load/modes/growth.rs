@@ -1,4 +1,5 @@
-//! Whether hexlane keeps its distance to the bare writer while the table grows.
+//! Whether hexlane keeps its distance to the bare writer while the table grows: and what each of them makes
+//! PostgreSQL log, which is mostly whole pages, the first time that one is touched after a checkpoint.
 
 use super::worker_args;
 use crate::bench::{self, Prepared};
@@ -10,6 +11,7 @@ const BATCH: usize = 5000;
 
 pub async fn growth(servers: &mut Servers, common: &Common, growth: &Growth) -> Report {
     let mut report = Report::default();
+    let events = growth.load.events as f64;
     let mut ratios = Vec::new();
     for &stored in &growth.stored {
         let prepared = Prepared::new(&Load { features: stored, ..growth.load.clone() });
@@ -19,12 +21,16 @@ pub async fn growth(servers: &mut Servers, common: &Common, growth: &Growth) -> 
         let (bare, hexlane) = (format!("bare, {stored} stored"), format!("hexlane, {stored} stored"));
         for _ in 0..common.runs {
             servers.restore().await;
+            let before = servers.wal_bytes().await;
             let (rate, _) = bench::bare(servers, &prepared, BATCH).await;
             report.add(&bare, rate, "events/s");
+            report.add(format!("{bare}: WAL"), (servers.wal_bytes().await - before) / events, "bytes/event");
             servers.restore().await;
             servers.empty_redis().await;
+            let before = servers.wal_bytes().await;
             let run = bench::hexlane(servers, &prepared, &worker_args(common)).await;
             report.add(&hexlane, run.rate, "events/s");
+            report.add(format!("{hexlane}: WAL"), (servers.wal_bytes().await - before) / events, "bytes/event");
         }
         servers.forget().await;
         let ratio = report.median(&hexlane) / report.median(&bare);

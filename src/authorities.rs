@@ -1,0 +1,16 @@
+//! The certificate authorities that this machine trusts.
+
+use rustls::pki_types::CertificateDer;
+
+/// All of them, at least one.
+///
+/// # Errors
+/// A sentence, if there are none.
+pub(crate) async fn of_system() -> Result<Vec<CertificateDer<'static>>, String> {
+    let loaded = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await;
+    let certificates = loaded.map_err(|error| error.to_string())?.certs;
+    if certificates.is_empty() {
+        return Err("no authority is trusted".into());
+    }
+    Ok(certificates)
+}
