@@ -8,9 +8,10 @@ use rustls::pki_types::CertificateDer;
 /// A sentence, if there are none.
 pub(crate) async fn of_system() -> Result<Vec<CertificateDer<'static>>, String> {
     let loaded = tokio::task::spawn_blocking(rustls_native_certs::load_native_certs).await;
-    let certificates = loaded.map_err(|error| error.to_string())?.certs;
-    if certificates.is_empty() {
-        return Err("no authority is trusted".into());
+    let loaded = loaded.map_err(|error| error.to_string())?;
+    if loaded.certs.is_empty() {
+        let cause = loaded.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
+        return Err(format!("no authority is trusted{cause}"));
     }
-    Ok(certificates)
+    Ok(loaded.certs)
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::shown::is_hidden;
+
 /// The order of two events of one feature: version first, then the observation time.
 ///
 /// Equal keys are the same event as far as the guard is concerned: the first one written stays.
@@ -96,10 +98,10 @@ impl Rejection {
     }
 }
 
-/// Control characters would let a payload write to somebody's terminal; NUL ends some readers.
+/// For a terminal, and for logs; NUL ends some readers.
 fn printable(text: &str) -> String {
     const LONGEST: usize = 300;
-    let mut out: String = text.chars().take(LONGEST).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    let mut out: String = text.chars().take(LONGEST).map(|c| if is_hidden(c) { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(LONGEST).is_some() {
         out.pop();
         out.push('…');

@@ -83,7 +83,12 @@ impl Failure {
     /// Judges an answer of PostgreSQL by its SQLSTATE.
     /// See <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
     pub fn postgres(sqlstate: &str, text: String) -> Self {
-        let (class, remedy) = judge_sqlstate(sqlstate);
+        let (class, mut remedy) = judge_sqlstate(sqlstate);
+        if sqlstate == "28000" && text.contains("client certificate") {
+            remedy = Some("name one and its key with sslcert and sslkey in --database-url");
+        } else if sqlstate == "28000" && text.contains("pg_hba.conf") {
+            remedy = Some("have a line for this user, host and encryption put into pg_hba.conf, or change sslmode");
+        }
         Self { target: Target::Postgres, class, code: sqlstate.to_owned(), text, remedy }
     }
 
@@ -220,9 +225,10 @@ fn judge_redis_code(code: &str) -> (Class, Option<&'static str>) {
         "OOM" => (Class::Transient, Some("Redis is at its memory limit: raise maxmemory or free memory")),
         "MISCONF" => (Class::Transient, Some("Redis cannot persist: look at its log and disk")),
         "READONLY" | "MASTERDOWN" => (Class::Transient, Some("this Redis is a replica: waiting for the primary")),
-        "NOREPLICAS" => {
-            (Class::Transient, Some("fewer replicas follow than min-replicas-to-write says: bring them back"))
-        }
+        "NOREPLICAS" => (
+            Class::Transient,
+            Some("too few replicas follow closely: look at them, at min-replicas-to-write and min-replicas-max-lag"),
+        ),
         "LOADING" => (Class::Transient, Some("Redis is reading its data after a start: waiting for it")),
         _ => (Class::Transient, None),
     }

@@ -34,6 +34,7 @@ pub mod judge;
 pub mod lane;
 pub mod metrics;
 pub mod shard;
+mod shown;
 pub mod store;
 pub mod stream;
 pub mod trace;

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::{self, Steps, Watched};
+use crate::admin::{self, Watched};
 use crate::cli::WorkerArgs;
 use crate::event::EntryId;
 use crate::failure::{Failure, RetryPolicy};
@@ -39,7 +39,7 @@ const DRAIN_CHECK_EVERY: Duration = Duration::from_millis(100);
 /// # Errors
 /// A sentence for the user.
 pub async fn run(args: WorkerArgs) -> Result<String, String> {
-    args.check()?;
+    args.times.check(&args.retry)?;
     let name = args.worker_name.clone().unwrap_or_else(default_name);
     let stream = args.redis.stream_of(&name).await?;
     let store = Store::open(&store_settings(&args, &name)?).await?;
@@ -54,11 +54,9 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
         store: store.clone(),
         started: started.clone(),
         stop: stop.clone(),
-        steps: Steps {
-            statement: args.database.statement_timeout,
-            pauses: args.retry.retry_cap + args.reorder_window + 2 * args.block,
-        },
+        pauses: args.retry.retry_cap + args.times.reorder_window + 2 * args.times.block,
         answered: admin::Answered::default(),
+        recent: Arc::default(),
     };
     let address = admin::serve(args.admin_addr, watched).await.map_err(|error| {
         format!("--admin-addr {}: {error}; choose another, or port 0 for a free one", args.admin_addr)
@@ -67,7 +65,8 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
     tracing::info!(redis = stream.address(), postgres = store.address(), "connecting");
 
     let retry = args.retry.policy();
-    let up = until_up(retry, &stop, async || prepare(&stream, &store, &args).await).await;
+    let failed = |failure: &Failure| meter.retried(failure);
+    let up = until_up(retry, &stop, failed, async || prepare(&stream, &store, &args).await).await;
     let Some(topology) = up? else {
         return Ok(meter.summary());
     };
@@ -91,7 +90,7 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
         abort: abort.clone(),
     };
     let targets = match args.once {
-        true => until_up(retry, &stop, async || last_ids(&shared.stream, topology).await).await?,
+        true => until_up(retry, &stop, failed, async || last_ids(&shared.stream, topology).await).await?,
         false => None,
     };
     tokio::spawn(keep_clock(shared.stream.clone(), stop.clone()));
@@ -100,20 +99,21 @@ pub async fn run(args: WorkerArgs) -> Result<String, String> {
     }
     tokio::spawn(limit_drain(args.drain_timeout, stop.clone(), abort));
 
-    let fleet = FleetSettings { lease: args.lease, renew: args.renew, yield_after: args.yield_after };
+    let fleet = FleetSettings { lease: args.times.lease, renew: args.times.renew, yield_after: args.yield_after };
     let ended = Fleet::new(shared, fleet, topology, &name, started).run().await;
     let summary = meter.summary();
     tracing::info!(counts = summary, "stopped");
     ended.map(|()| summary)
 }
 
-/// Tries until it works; `None` if `stop` came first.
+/// Tries until it works, and hands on each failure; `None` if `stop` came first.
 ///
 /// # Errors
 /// At once, where waiting will not help.
 pub async fn until_up<T>(
     policy: RetryPolicy,
     stop: &CancellationToken,
+    failed: impl Fn(&Failure),
     work: impl AsyncFn() -> Result<T, Failure>,
 ) -> Result<Option<T>, Failure> {
     let mut retry = policy.start();
@@ -126,6 +126,7 @@ pub async fn until_up<T>(
             Ok(value) => return Ok(Some(value)),
             Err(failure) if failure.is_fatal() => return Err(failure),
             Err(failure) => {
+                failed(&failure);
                 tracing::warn!(error = %failure, "waiting for the servers");
                 if !retry.pause(stop).await {
                     return Ok(None);
@@ -241,23 +242,23 @@ fn store_settings(args: &WorkerArgs, name: &str) -> Result<StoreSettings, String
         application_name: format!("hexlane worker {name}"),
         pool_size: pool_size(args),
         statement_timeout: args.database.statement_timeout,
-        dedup_window: args.dedup_window,
+        dedup_window: args.times.dedup_window,
         transaction_pooling: args.database.transaction_pooling,
     })
 }
 
 fn lane_settings(args: &WorkerArgs, topology: Topology) -> LaneSettings {
     LaneSettings {
-        block: args.block,
+        block: args.times.block,
         min_idle: args.min_idle,
         max_deliveries: args.max_deliveries,
-        reorder_window: args.reorder_window,
+        reorder_window: args.times.reorder_window,
         read_rows: (READ_ROWS_OF_ALL_LANES / usize::from(topology.shards).max(1)).clamp(READ_ROWS_AT_LEAST, READ_ROWS),
         batch_rows: args.batch_rows,
         batch_bytes: (BATCH_BYTES_OF_ALL_LANES / usize::from(topology.shards).max(1)).max(BATCH_BYTES_AT_LEAST),
         limits: args.limits.limits(),
         h3_resolution: topology.h3_resolution,
         retry: args.retry.policy(),
-        retention: args.retention,
+        retention: args.times.retention,
     }
 }

@@ -70,6 +70,32 @@ async fn a_frozen_database_is_given_up_and_asked_again() {
     all_is_well(&world, &traffic, worker).await;
 }
 
+/// Nobody is told that the network is gone: each write has its end, and everything else goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn packets_that_get_lost_cost_time_only() {
+    let world = World::shared("silent", 1).await;
+    let (way, url) = Proxy::to(&world.database_url).await;
+    let traffic = good(100);
+    let start = |name: &str| {
+        let command = world.worker().set("WORKER_NAME", name).set("DATABASE_URL", &url).set("RETRY_CAP", "200ms");
+        command.set("STATEMENT_TIMEOUT", "1s").set("DRAIN_TIMEOUT", "1s")
+    };
+    let mut worker = start("first").ready().await;
+    way.set(Way::Silent);
+    traffic.send_all(&world).await;
+    worker.until_metric("hexlane_retries_total{error=\"timeout\",target=\"postgres\"}", 2.0).await;
+    // Longer than its lease of a second: it was renewed all the while.
+    assert!(world.ask::<i64>(&format!("PTTL {}", world.owner_key(0))).await > 0);
+    assert_eq!(worker.get("/healthz").await.unwrap().0, 200);
+    assert!(!worker.is_ready().await);
+    worker.signal("TERM");
+    assert!(worker.wait().await.success(), "{}", worker.log());
+    assert_eq!(world.pending().await, 100, "what it held comes again");
+    way.set(Way::Open);
+    let worker = start("second").ready().await;
+    all_is_well(&world, &traffic, worker).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_table_is_waited_for() {
     let world = World::shared("locked", 1).await;

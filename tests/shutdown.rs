@@ -169,3 +169,19 @@ async fn once_drains_what_a_killed_consumer_of_another_name_has_left() {
     assert_eq!(world.pending().await, 0);
     assert_eq!(count_rows(&world).await, 600);
 }
+
+/// It has no lane any more for that shard, and whoever supervises it has to know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_that_fails_ends_the_process_with_a_sentence() {
+    let world = World::shared("lane_fails", 2).await;
+    let mut worker = world.worker().ready().await;
+    world.add(1, &point("hexlane-panic-test", 1, 4.3, 52.1)).await;
+    let status = worker.wait().await;
+    assert_eq!(status.code(), Some(1), "{}", worker.log());
+    assert!(worker.log().contains("the lane of shard 1 has failed"), "{}", worker.log());
+    worker.counts().assert_balanced();
+    assert_eq!(world.pending().await, 1, "the event comes again");
+    for shard in 0..2 {
+        assert_eq!(world.ask::<Option<String>>(&format!("GET {}", world.owner_key(shard))).await, None);
+    }
+}

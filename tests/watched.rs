@@ -2,7 +2,9 @@
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::world::{World, eventually, in_time, point};
+use std::collections::BTreeSet;
+
+use crate::world::{Proxy, Traffic, Way, World, eventually, in_time, point, seed};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_are_measured_when_asked_and_only_by_their_owner() {
@@ -58,6 +60,76 @@ async fn shards_are_measured_when_asked_and_only_by_their_owner() {
     assert_eq!((counts.read, counts.applied, counts.dead_lettered), (2, 1, 1));
 }
 
+/// The names, kinds, labels and buckets that README promises; and the numbers add up.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_measured_is_what_readme_says_and_it_adds_up() {
+    let world = World::shared("exact", 2).await;
+    let (way, redis_url) = Proxy::to(&world.redis_url).await;
+    let worker = world.worker().set("REDIS_URL", &redis_url).ready().await;
+    let body = async || worker.get("/metrics").await.unwrap().1;
+    // Skew is what came since an earlier look.
+    body().await;
+    let mut rng = rand::SeedableRng::seed_from_u64(seed());
+    let traffic = Traffic::new(&mut rng, 3000, 2);
+    traffic.send_all(&world).await;
+    world.add(0, b"nonsense").await;
+    world.drained().await;
+    // Before they are counted they are settled.
+    let sum = async |name: &str| {
+        let of = |line: &str| {
+            let (metric, value) = line.rsplit_once(' ')?;
+            (metric.split('{').next() == Some(name)).then(|| value.parse::<f64>().unwrap())
+        };
+        body().await.lines().filter_map(of).sum::<f64>()
+    };
+    let all = traffic.sends.len() as f64 + 1.0;
+    eventually("all is counted", async || sum("hexlane_events_total").await == all).await;
+    assert_eq!(sum("hexlane_entries_read_total").await, all);
+    for nothing in ["hexlane_released_total", "hexlane_lost_total", "hexlane_missing_total", "hexlane_buffered_events"]
+    {
+        assert_eq!(sum(nothing).await, 0.0, "{nothing}");
+    }
+    assert_eq!(worker.metric("hexlane_dead_letters_total{reason=\"not_json\"}").await, Some(1.0));
+    assert_eq!(sum("hexlane_dead_letters_total").await, 1.0);
+    assert_eq!(worker.metric("hexlane_events_total{outcome=\"dead_lettered\"}").await, Some(1.0));
+    for histogram in ["hexlane_commit_latency_seconds", "hexlane_batch_rows"] {
+        let counted = if histogram == "hexlane_batch_rows" { "sum" } else { "count" };
+        assert_eq!(worker.metric(&format!("{histogram}_{counted}")).await, Some(all), "{histogram}");
+    }
+    assert_eq!(worker.metric("hexlane_shards").await, Some(2.0));
+    let limits: Vec<f64> = body()
+        .await
+        .lines()
+        .filter_map(|line| line.strip_prefix("hexlane_commit_latency_seconds_bucket{le=\"")?.split('"').next())
+        .map(|limit| limit.parse().unwrap())
+        .collect();
+    assert_eq!((limits[0], limits[limits.len() - 2]), (0.001, 60.0));
+
+    // Without Redis nobody knows what the shards hold.
+    let healthy = body().await;
+    way.set(Way::Closed);
+    eventually("no shard is told", async || !body().await.contains("{shard=\"")).await;
+    assert!(!body().await.contains("hexlane_shard_skew"));
+    worker.until_metric("hexlane_retries_total{error=\"io\",target=\"redis\"}", 1.0).await;
+    let told: BTreeSet<String> = [healthy, body().await]
+        .iter()
+        .flat_map(|body| body.lines())
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned))
+        .collect();
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let promised: BTreeSet<String> = readme
+        .lines()
+        .filter(|line| line.starts_with("| `hexlane_"))
+        .flat_map(|line| line.split('|').nth(1).unwrap().split('`'))
+        .filter(|word| word.starts_with("hexlane_"))
+        .map(|word| word.split('{').next().unwrap().to_owned())
+        .collect();
+    assert_eq!(told, promised);
+    way.set(Way::Open);
+    worker.until_ready(true).await;
+    worker.stop().await.assert_balanced();
+}
+
 /// Every lane turns, or the process is of no use: whoever supervises it has to know.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lane_that_hangs_is_no_longer_healthy_and_one_that_waits_is() {
@@ -77,7 +149,7 @@ async fn a_lane_that_hangs_is_no_longer_healthy_and_one_that_waits_is() {
         world.add(shard, &point(&format!("waits {shard}"), 1, 4.3, 52.1)).await;
     }
     worker.until_ready(false).await;
-    worker.until_metric("hexlane_oldest_pending_seconds{shard=\"1\"}", 15.0).await;
+    worker.until_metric("hexlane_oldest_pending_seconds{shard=\"1\"}", 45.0).await;
     assert_eq!(health().await, (200, "ok\n".into()));
     somebody.batch_execute("COMMIT").await.unwrap();
     world.drained().await;

@@ -5,6 +5,11 @@
 --   hexlane_owner    owns the tables: `hexlane migrate`
 --   hexlane_worker   everything else: `hexlane worker`, `prune`, `check`
 
+-- The passwords below belong into no log of the server.
+SET log_statement = 'none';
+SET log_min_duration_statement = -1;
+SET log_min_error_statement = 'panic';
+
 -- Only a superuser may install it.
 CREATE EXTENSION IF NOT EXISTS postgis;
 

@@ -44,29 +44,22 @@ pub struct Watched {
     pub started: Arc<AtomicBool>,
     /// Cancelled when the worker leaves.
     pub stop: CancellationToken,
-    /// How long steps of a lane may take.
-    pub steps: Steps,
+    /// What a lane may wait for in one step, one after the other, besides the database.
+    pub pauses: Duration,
     /// Whether the servers answered, and when they were asked: whoever asks us often, asks them no more often.
     pub answered: Answered,
+    /// What came to each shard.
+    pub recent: Arc<Mutex<shards::Recent>>,
 }
 
 /// Redis and PostgreSQL, and when.
 pub type Answered = Arc<Mutex<Option<(Instant, bool, bool)>>>;
 
-/// What the length of a lane's longest step depends on.
-#[derive(Clone, Copy, Debug)]
-pub struct Steps {
-    /// A statement that waits for a lock ends by this.
-    pub statement: Duration,
-    /// Everything else that a lane may wait for, one after the other.
-    pub pauses: Duration,
-}
-
 impl Watched {
-    fn longest_silence(&self, lanes: usize) -> Duration {
-        // Of each lane two batches, in as many parts as there are writers, each alone.
-        let turns = 2 * lanes + 1;
-        self.steps.statement.saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX)) + self.steps.pauses + GRACE
+    fn longest_silence(&self) -> Duration {
+        // A writer's last statement, and for the next one to connect, to prepare it, and to run it.
+        let answers = self.store.answer_timeout().saturating_mul(3);
+        answers.saturating_add(self.store.connect_timeout()).saturating_add(self.pauses + GRACE)
     }
 }
 
@@ -100,25 +93,34 @@ async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
 async fn exposition(watched: &Watched) -> Result<Vec<u8>, prometheus::Error> {
     let mut text = watched.meter.exposition()?;
     // Without an answer of Redis they are absent: no number is better than an old one.
-    if let Ok(Ok((owned, lengths))) = tokio::time::timeout(PING_TIMEOUT, of_shards(watched)).await {
-        text.extend(shards::exposition(&owned, &lengths, watched.stream.server_now_ms())?);
+    if let Ok(Ok((owned, skew))) = tokio::time::timeout(PING_TIMEOUT, of_shards(watched)).await {
+        text.extend(shards::exposition(&owned, skew, watched.stream.server_now_ms())?);
     }
     Ok(text)
 }
 
-/// The states of the shards that this worker owns, and the lengths of all streams.
-async fn of_shards(watched: &Watched) -> Result<(Vec<(u16, ShardState)>, Vec<u64>), Failure> {
+/// The states of the shards that this worker owns, and how far the busiest of all is from the mean.
+async fn of_shards(watched: &Watched) -> Result<(Vec<(u16, ShardState)>, Option<f64>), Failure> {
     let owned = watched.meter.owned();
     let states = watched.stream.shard_states(&owned).await?;
-    let lengths = watched.stream.lengths(watched.meter.shards()).await?;
-    Ok((owned.into_iter().zip(states).collect(), lengths))
+    let added = watched.stream.entries_added(watched.meter.shards()).await?;
+    // What is wrong with one shard's keys hides no other.
+    let mut known = Vec::new();
+    for (shard, state) in owned.into_iter().zip(states) {
+        match state {
+            Ok(state) => known.push((shard, state)),
+            Err(failure) => watched.meter.retried(&failure),
+        }
+    }
+    let skew = watched.recent.lock().await.skew(Instant::now(), added);
+    Ok((known, skew))
 }
 
 /// 200 while every lane comes to the end of its steps, whatever they wait for. A restart helps where
 /// one does not; it helps nobody while a server is away.
 async fn healthy(State(watched): State<Watched>) -> impl IntoResponse {
     match watched.meter.most_silent() {
-        Some((shard, silence)) if silence > watched.longest_silence(watched.meter.owned().len()) => {
+        Some((shard, silence)) if silence > watched.longest_silence() => {
             let text = format!("the lane of shard {shard} has not come to the end of a step for {silence:?}\n");
             (StatusCode::SERVICE_UNAVAILABLE, text)
         }

@@ -22,7 +22,7 @@ use values::{
     parse_bytes, parse_duration, parse_name, parse_pause, parse_positive, parse_resolution, parse_shard_by,
     parse_tolerance,
 };
-pub use worker::WorkerArgs;
+pub use worker::{TimeArgs, WorkerArgs};
 
 /// Lands spatial feature events from Redis Streams in PostGIS, effectively once.
 #[derive(Debug, Parser)]
@@ -48,7 +48,7 @@ impl Cli {
     /// A sentence that names both.
     pub fn check(&self) -> Result<(), String> {
         match &self.command {
-            Command::Worker(args) => args.database.address.url().map(drop).and_then(|()| args.check()),
+            Command::Worker(args) => args.database.address.url().map(drop).and_then(|()| args.times.check(&args.retry)),
             Command::Publish(args) => args.check(),
             Command::Dead(command) => command.check(),
             Command::Check(args) => args.database.address.url().map(drop),
@@ -182,6 +182,15 @@ pub struct CheckArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub database: DatabaseArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub retry: RetryArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub times: TimeArgs,
+    /// What `hexlane prune` is run with.
+    #[arg(long, env = "HEXLANE_TOMBSTONE_RETENTION", default_value = "30d", value_parser = parse_pause)]
+    pub tombstone_retention: Duration,
     /// One JSON object instead of text.
     #[arg(long)]
     pub json: bool,

@@ -25,42 +25,27 @@ pub struct WorkerArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub retry: RetryArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub times: TimeArgs,
     /// End with exit code 0 when everything published before the start is settled.
     #[arg(long, env = "HEXLANE_ONCE", value_parser = clap::builder::FalseyValueParser::new())]
     pub once: bool,
     /// Name of this consumer; unique among the workers that run together [default: host and process id].
     #[arg(long, env = "HEXLANE_WORKER_NAME", value_parser = parse_name)]
     pub worker_name: Option<String>,
-    /// The longest block of one read.
-    #[arg(long, env = "HEXLANE_BLOCK", default_value = "2s", value_parser = parse_pause)]
-    pub block: Duration,
     /// The longest pause between two looks at the list of pending entries.
     #[arg(long, env = "HEXLANE_MIN_IDLE", default_value = "60s", value_parser = parse_pause)]
     pub min_idle: Duration,
     /// How often an entry may end the process that prepares it; then it is a dead letter.
     #[arg(long, env = "HEXLANE_MAX_DELIVERIES", default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..))]
     pub max_deliveries: u64,
-    /// How long a shard stays a worker's without being renewed.
-    #[arg(long, env = "HEXLANE_LEASE", default_value = "10s", value_parser = parse_pause)]
-    pub lease: Duration,
-    /// How often leases are renewed.
-    #[arg(long, env = "HEXLANE_RENEW", default_value = "3s", value_parser = parse_pause)]
-    pub renew: Duration,
     /// A worker that holds work and cannot write gives its shards back after this time, if another is live.
     #[arg(long, env = "HEXLANE_YIELD_AFTER", default_value = "60s", value_parser = parse_pause)]
     pub yield_after: Duration,
-    /// How long an event waits for older ones of its feature; 0s is off.
-    #[arg(long, env = "HEXLANE_REORDER_WINDOW", default_value = "200ms", value_parser = parse_duration)]
-    pub reorder_window: Duration,
     /// The most events in one statement.
     #[arg(long, env = "HEXLANE_BATCH_ROWS", default_value_t = 5000, value_parser = parse_positive)]
     pub batch_rows: usize,
-    /// A known event_id is a duplicate for this long.
-    #[arg(long, env = "HEXLANE_DEDUP_WINDOW", default_value = "30d", value_parser = parse_pause)]
-    pub dedup_window: Duration,
-    /// How long settled entries stay in the streams, for a database that loses what it has committed.
-    #[arg(long, env = "HEXLANE_RETENTION", default_value = "10min", value_parser = parse_duration)]
-    pub retention: Duration,
     /// Database connections [default: one for each core, at least 2, at most 16].
     #[arg(long, env = "HEXLANE_POOL_SIZE", value_parser = parse_positive)]
     pub pool_size: Option<usize>,
@@ -78,13 +63,36 @@ pub struct WorkerArgs {
     pub no_migrate: bool,
 }
 
-impl WorkerArgs {
+/// What has to fit together, of one worker and of several.
+#[derive(Clone, Debug, Args)]
+pub struct TimeArgs {
+    /// The longest block of one read.
+    #[arg(long, env = "HEXLANE_BLOCK", default_value = "2s", value_parser = parse_pause)]
+    pub block: Duration,
+    /// How long a shard stays a worker's without being renewed.
+    #[arg(long, env = "HEXLANE_LEASE", default_value = "10s", value_parser = parse_pause)]
+    pub lease: Duration,
+    /// How often leases are renewed.
+    #[arg(long, env = "HEXLANE_RENEW", default_value = "3s", value_parser = parse_pause)]
+    pub renew: Duration,
+    /// How long an event waits for older ones of its feature; 0s is off.
+    #[arg(long, env = "HEXLANE_REORDER_WINDOW", default_value = "200ms", value_parser = parse_duration)]
+    pub reorder_window: Duration,
+    /// A known event_id is a duplicate for this long.
+    #[arg(long, env = "HEXLANE_DEDUP_WINDOW", default_value = "30d", value_parser = parse_pause)]
+    pub dedup_window: Duration,
+    /// How long settled entries stay in the streams, for a database that loses what it has committed.
+    #[arg(long, env = "HEXLANE_RETENTION", default_value = "10min", value_parser = parse_duration)]
+    pub retention: Duration,
+}
+
+impl TimeArgs {
     /// Refuses settings that contradict each other.
     ///
     /// # Errors
     /// A sentence that names both.
-    pub fn check(&self) -> Result<(), String> {
-        if self.retry.retry_base > self.retry.retry_cap {
+    pub fn check(&self, retry: &RetryArgs) -> Result<(), String> {
+        if retry.retry_base > retry.retry_cap {
             return Err("--retry-base is longer than --retry-cap".into());
         }
         if self.renew * 2 > self.lease {

@@ -30,7 +30,7 @@ pub async fn run(args: MigrateArgs) -> Result<(), String> {
     };
     let store = Store::open(&settings).await?;
     let never = CancellationToken::new();
-    let applied = until_up(args.retry.policy(), &never, async || store.migrate().await).await?;
+    let applied = until_up(args.retry.policy(), &never, |_| {}, async || store.migrate().await).await?;
     store.check_server().await?;
     let applied = applied.unwrap_or(0);
     writeln!(out, "schema version {}, {applied} migrations applied", migrate::SCHEMA_VERSION)

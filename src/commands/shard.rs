@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use super::{LINE_FEED, Line, read_line};
 use crate::cli::ShardArgs;
 use crate::shard::{Keys, Topology, route};
+use crate::shown::is_hidden;
 use crate::stream::Stream;
 
 /// As long as a Redis string can be: <https://redis.io/docs/latest/develop/data-types/strings/>.
@@ -44,5 +45,5 @@ fn show(keys: &Keys, topology: &Topology) -> io::Result<()> {
 }
 
 fn shown(c: char) -> Vec<char> {
-    if c.is_control() { c.escape_default().collect() } else { vec![c] }
+    if is_hidden(c) { c.escape_default().collect() } else { vec![c] }
 }

@@ -7,6 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::shards::skew;
 use crate::cli::{ShowArgs, StatusArgs};
+use crate::shown::{escaped, json_line};
 use crate::stream::Stream;
 use crate::stream::pending::ShardState;
 use crate::stream::topology::Wanted;
@@ -49,7 +50,7 @@ async fn look(stream: &Stream, show: &ShowArgs) -> Result<String, String> {
     let topology = stream.read_topology(Wanted::default()).await?;
     stream.sync_clock().await?;
     let numbers: Vec<u16> = (0..topology.shards).collect();
-    let states = stream.shard_states(&numbers).await?;
+    let states = stream.shard_states(&numbers).await?.into_iter().collect::<Result<Vec<_>, _>>()?;
     let shards: Vec<(u16, ShardState)> = numbers.into_iter().zip(states).collect();
     let now_ms = stream.server_now_ms();
     let workers = stream.live_workers().await?;
@@ -86,7 +87,7 @@ fn json(shards: &[(u16, ShardState)], workers: &[String], now_ms: i64) -> String
     });
     let names: Vec<&str> = workers.iter().map(|token| name(token)).collect();
     let skew = skew(shards.iter().map(|(_, state)| state.length));
-    format!("{}\n", serde_json::json!({ "shards": rows, "workers": names, "totals": totals, "skew": skew }))
+    json_line(&serde_json::json!({ "shards": rows, "workers": names, "totals": totals, "skew": skew }))
 }
 
 fn table(shards: &[(u16, ShardState)], workers: &[String], now_ms: i64) -> String {
@@ -101,7 +102,7 @@ fn table(shards: &[(u16, ShardState)], workers: &[String], now_ms: i64) -> Strin
         let oldest = oldest_pending_seconds(state, now_ms).map_or_else(|| "-".to_owned(), |age| format!("{age:.1}s"));
         let columns =
             [state.length.to_string(), shown(state.unread), state.pending.to_string(), oldest, state.dead.to_string()];
-        out.push_str(&row(&format!("{shard:03}"), columns, state.owner.as_deref().map_or("-", name)));
+        out.push_str(&row(&format!("{shard:03}"), columns, &escaped(state.owner.as_deref().map_or("-", name))));
     }
     let totals = [length.to_string(), shown(lag), pending.to_string(), String::new(), dead.to_string()];
     out.push_str(&row("total", totals, &format!("{} workers", workers.len())));
@@ -111,7 +112,7 @@ fn table(shards: &[(u16, ShardState)], workers: &[String], now_ms: i64) -> Strin
         out.push_str(&format!("fullest: shard {fullest:03} with {}, {skew:.1} times the mean\n", state.length));
     }
     for token in workers {
-        out.push_str(&format!("live worker: {}\n", name(token)));
+        out.push_str(&format!("live worker: {}\n", escaped(name(token))));
     }
     out
 }

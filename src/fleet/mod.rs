@@ -64,7 +64,7 @@ pub struct Fleet {
     owned: HashMap<u16, Owned>,
     lanes: JoinSet<(u16, Result<(), JoinError>)>,
     yielding: Yielding,
-    /// Set once this worker takes part.
+    /// Whether this worker takes part.
     started: Arc<AtomicBool>,
     renewed: Instant,
     kept: Instant,
@@ -145,7 +145,7 @@ impl Fleet {
             () = commits.broken() => Err("a writer has failed".into()),
             Some(ended) = self.lanes.join_next() => match ended {
                 Ok((shard, ended)) => self.lane_ended(shard, ended).await,
-                Err(error) => Err(format!("a lane has failed: {error}")),
+                Err(error) => Err(format!("waiting for a lane has failed: {error}")),
             },
         }
     }
@@ -167,6 +167,8 @@ impl Fleet {
             Err(failure) if failure.is_fatal() && failure.code == "topology" => return Err(failure.to_string()),
             Err(failure) => {
                 self.shared.meter.retried(&failure);
+                // Lanes would tell; a worker that has none would look as if it could step in.
+                self.started.store(false, Ordering::Relaxed);
                 if std::mem::replace(&mut self.was_reachable, false) {
                     tracing::warn!(error = %failure, "cannot take part in the fleet; leases run out unless this ends");
                 }
@@ -203,7 +205,8 @@ impl Fleet {
         for shard in stream.acquire(&missing, &self.token, self.settings.lease).await? {
             self.start_lane(shard, Lease::taken(sent, self.settings.lease));
         }
-        self.keep_house(&live).await
+        self.keep_house(&live).await;
+        Ok(())
     }
 
     fn holds_work(&self) -> bool {
@@ -218,16 +221,20 @@ impl Fleet {
             take_over: Arc::new(AtomicBool::new(false)),
             held: Arc::new(lane::Held::default()),
         };
+        let pulse = Arc::new(lane::Pulse::new(owned.held.clone()));
         let shared = Shared { stop: owned.stop.clone(), abort: owned.abort.clone(), ..self.shared.clone() };
         let term = lane::Term {
             lease: owned.lease.clone(),
             take_over: owned.take_over.clone(),
-            pulse: Arc::new(lane::Pulse::new(owned.held.clone())),
+            pulse: pulse.clone(),
             held: owned.held.clone(),
             last_write: Arc::default(),
         };
         tracing::info!(shard, "owned");
-        self.lanes.spawn(async move { (shard, lane::run(shard, shared, term).await) });
+        // A task of its own, so that one that panics is still known by its shard.
+        let lane = tokio::spawn(lane::run(shard, shared, term));
+        self.lanes.spawn(async move { (shard, lane.await.and_then(|ended| ended)) });
+        self.shared.meter.lane_started(shard, pulse);
         self.owned.insert(shard, owned);
     }
 
@@ -272,9 +279,12 @@ impl Fleet {
     }
 
     async fn lane_ended(&mut self, shard: u16, ended: Result<(), JoinError>) -> Result<(), String> {
-        let owned = self.owned.remove(&shard);
-        if owned.is_some_and(|owned| !owned.lease.is_held() && !owned.abort.is_cancelled()) {
-            tracing::warn!(shard, "the lease has run out: dropped what was in hand");
+        self.shared.meter.lane_ended(shard);
+        if let Some(owned) = self.owned.remove(&shard) {
+            self.shared.meter.released(owned.held.count());
+            if !owned.lease.is_held() && !owned.abort.is_cancelled() {
+                tracing::warn!(shard, "the lease has run out: dropped what was in hand");
+            }
         }
         // If this fails, the lease runs out by itself.
         if let Err(failure) = self.shared.stream.release(shard, &self.token).await {
@@ -285,20 +295,23 @@ impl Fleet {
     }
 
     /// Never stops a lane: what fails here is tried again next time.
-    async fn keep_house(&mut self, live: &[String]) -> Result<(), Failure> {
+    async fn keep_house(&mut self, live: &[String]) {
         if self.kept.elapsed() < self.settings.lease * HOUSEKEEPING_LEASES {
-            return Ok(());
+            return;
         }
         self.kept = Instant::now();
         let names: Vec<&str> =
             live.iter().map(|token| token.rsplit_once('/').map_or(&**token, |(name, _)| name)).collect();
         let shards: Vec<u16> = self.owned.keys().copied().collect();
         let least_idle = self.settings.lease * GONE_AFTER_LEASES;
-        let removed = self.shared.stream.remove_consumers(&shards, least_idle, &names).await?;
-        if removed > 0 {
-            tracing::info!(removed, "removed consumers of gone workers");
+        match self.shared.stream.remove_consumers(&shards, least_idle, &names).await {
+            Ok(0) => {}
+            Ok(removed) => tracing::info!(removed, "removed consumers of gone workers"),
+            Err(failure) => {
+                self.shared.meter.retried(&failure);
+                tracing::warn!(error = %failure, "consumers of gone workers stay for now");
+            }
         }
-        Ok(())
     }
 
     async fn leave(&self) {

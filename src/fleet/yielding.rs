@@ -107,7 +107,10 @@ impl Yielding {
         if away.probed.is_some_and(|probed| probed.elapsed() < self.lease) {
             return;
         }
-        let works = matches!(tokio::time::timeout(self.lease, self.store.probe_write()).await, Ok(Ok(())));
+        // A task of its own: given up in mid-statement, the connection would go back to the pool as it is.
+        let store = self.store.clone();
+        let probe = tokio::spawn(async move { store.probe_write().await });
+        let works = matches!(tokio::time::timeout(self.lease, probe).await, Ok(Ok(Ok(()))));
         away.probed = Some(Instant::now());
         away.successes = if works { away.successes + 1 } else { 0 };
         if away.successes >= PROBES_TO_RETURN {

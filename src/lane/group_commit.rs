@@ -23,6 +23,8 @@ use crate::fleet::lease::Lease;
 use crate::store::Store;
 use crate::store::statement::Writer;
 
+use super::Pulse;
+
 /// Bytes of events in one shared statement.
 const LARGEST_SHARED: usize = 4 << 20;
 /// How long a shared statement waits for a row that somebody has locked: the lane whose row it is
@@ -46,6 +48,8 @@ pub(super) struct Request {
     pub lease: Arc<Lease>,
     /// Nor once the lane is told to go.
     pub abort: CancellationToken,
+    /// Of the lane: who waits while the writers turn is alive.
+    pub pulse: Arc<Pulse>,
     /// What the batch is about.
     pub span: tracing::Span,
 }
@@ -165,6 +169,7 @@ impl Queue {
             (rows, bytes) = (rows + more_rows, bytes + more_bytes);
             taken.extend(waiting.pop_front());
         }
+        taken.iter().chain(&*waiting).for_each(|each| each.request.pulse.lane());
         taken
     }
 

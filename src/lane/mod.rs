@@ -144,7 +144,6 @@ impl Item {
 pub async fn run(shard: u16, shared: Shared, term: Term) -> Result<(), tokio::task::JoinError> {
     let (ahead, batches) = mpsc::channel(AHEAD);
     let mut intake = tokio::spawn(intake::run(shard, shared.clone(), term.clone(), ahead));
-    shared.meter.lane_started(shard, term.pulse.clone());
     let commit = Commit { shard, shared: shared.clone(), term: term.clone() };
     let lane =
         Lane { shared: shared.clone(), term: term.clone(), batches, reorder: Reorder::default(), ready: Vec::new() };
@@ -155,17 +154,14 @@ pub async fn run(shard: u16, shared: Shared, term: Term) -> Result<(), tokio::ta
     // The lane has dropped its end of the channel, which ends an intake that is handing over; one
     // that is reading ends by this.
     shared.stop.cancel();
-    let intake = tokio::select! {
+    tokio::select! {
         ended = &mut intake => ended,
         // It may be waiting for a Redis that does not answer.
         () = shared.abort.cancelled() => {
             intake.abort();
             intake.await.or_else(|error| if error.is_cancelled() { Ok(()) } else { Err(error) })
         }
-    };
-    shared.meter.released(term.held.count());
-    shared.meter.lane_ended(shard);
-    intake
+    }
 }
 
 /// The lane's own half: everything after decoding.

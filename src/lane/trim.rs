@@ -49,12 +49,18 @@ impl LastWrite {
 pub(super) async fn run(shard: u16, shared: &Shared, term: &Term) -> Infallible {
     let pause = (shared.settings.retention / PARTS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
     let (mut marks, mut idle) = (Marks::default(), Idle { since: Instant::now(), last_write: Duration::ZERO });
+    let mut works = true;
     loop {
         // So that the lanes of a worker do not ask all at once.
         tokio::time::sleep(pause.mul_f64(0.75 + fastrand::f64() / 4.0)).await;
-        if let Err(failure) = look(shard, shared, term, &mut marks, &mut idle).await {
-            shared.meter.retried(&failure);
-            tracing::debug!(shard, error = %failure, "could not trim");
+        match look(shard, shared, term, &mut marks, &mut idle).await {
+            Ok(()) => works = true,
+            Err(failure) => {
+                shared.meter.retried(&failure);
+                if std::mem::replace(&mut works, false) {
+                    tracing::warn!(shard, error = %failure, "cannot trim; settled entries stay until this ends");
+                }
+            }
         }
     }
 }

@@ -63,6 +63,8 @@ impl Commit {
                 Err(rejection) => bad.push((item.id, rejection)),
             }
         }
+        #[cfg(feature = "crash-test")]
+        assert!(events.iter().all(|event| event.feature_id != "hexlane-panic-test"), "as a test wants it");
         // Asked before the batch is written, and after the answer of every earlier batch with one of
         // its features.
         let stored = self.stored_before(&bad).await?;
@@ -217,8 +219,10 @@ impl Commit {
                     return Some(Ok(outcomes));
                 }
                 Err(Refused { failure, shared: true }) if !failure.is_silence() => {
-                    // Whose fault it was, the next attempt will tell.
-                    self.shared.meter.retried(&failure);
+                    // Whose fault it was, the next attempt will tell; that of a row is not the server's.
+                    if failure.class != Class::Row {
+                        self.shared.meter.retried(&failure);
+                    }
                     alone = true;
                     continue;
                 }
@@ -280,6 +284,7 @@ impl Commit {
             alone,
             lease,
             abort,
+            pulse: self.term.pulse.clone(),
             span: tracing::Span::current(),
         };
         let written = self.shared.commits.write(request).await?;

@@ -14,6 +14,10 @@ pub struct Inspection {
     pub in_recovery: bool,
     /// Settings of the server, by their names.
     pub settings: HashMap<String, String>,
+    /// As it is for this user without our own setting.
+    pub synchronous_commit: String,
+    /// The version of the extension.
+    pub postgis: String,
     /// Standbys that a commit does not wait for.
     pub asynchronous_standbys: i64,
     /// Standbys of which this user may know no more than that they are there.
@@ -68,8 +72,11 @@ impl Store {
                         unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege
                     WHERE NOT coalesce(has_table_privilege(to_regclass(name), privilege), false)),
                 (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-                (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL)";
-            let names = ["fsync", "full_page_writes", "synchronous_standby_names", "statement_timeout"];
+                (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL),
+                (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
+                (SELECT extversion FROM pg_extension WHERE extname = 'postgis')";
+            let names =
+                ["fsync", "full_page_writes", "synchronous_standby_names", "statement_timeout", "server_version"];
             let before_us = chrono::Utc::now().timestamp_micros();
             let row = client.query_typed_one(sql, &[(&names.as_slice(), Type::TEXT_ARRAY)]).await?;
             let half_way_us = i64::midpoint(before_us, chrono::Utc::now().timestamp_micros());
@@ -81,6 +88,8 @@ impl Store {
                 columns: zip(row.try_get(4)?, row.try_get(5)?),
                 missing_rights: row.try_get(6)?,
                 hidden_standbys: row.try_get(8)?,
+                synchronous_commit: row.try_get(9)?,
+                postgis: row.try_get::<_, Option<String>>(10)?.unwrap_or_default(),
                 clock_ahead_us: row.try_get::<_, i64>(7)? - half_way_us,
             })
         };

@@ -58,8 +58,12 @@ pub struct Store {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// As libpq has it.
+const SHORTEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// For the handshake, and again for the session's settings.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shorter than those who ping wait: a connection that was left with a question open must not be used again.
+const PING_TIMEOUT: Duration = Duration::from_millis(1500);
 /// What the network may add to the statement timeout.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(5);
 
@@ -83,7 +87,7 @@ impl Store {
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3);
         config.tcp_user_timeout(Duration::from_secs(30));
-        let patience = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT);
+        let patience = config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT).max(SHORTEST_CONNECT_TIMEOUT);
         config.connect_timeout(patience);
         let lock_timeout = lock_timeout(settings.statement_timeout);
         let hosts = Hosts::new(&config, tls, patience);
@@ -140,8 +144,18 @@ impl Store {
     pub async fn ping(&self) -> Result<(), Failure> {
         let doing = "pinging";
         let client = self.connection(doing).await?;
-        let answer = in_time(CONNECT_TIMEOUT, doing, client.batch_execute("SELECT 1")).await;
+        let answer = in_time(PING_TIMEOUT, doing, client.batch_execute("SELECT 1")).await;
         give_back(client, answer)
+    }
+
+    /// After which time a statement is given up.
+    pub fn answer_timeout(&self) -> Duration {
+        self.deadline
+    }
+
+    /// How long it may take until a connection is there, or is known not to be.
+    pub fn connect_timeout(&self) -> Duration {
+        self.create_timeout
     }
 
     /// Refuses servers that lack what the statements rest on.
@@ -272,8 +286,13 @@ async fn in_time<T>(
 }
 
 /// Puts the connection back into the pool, unless its state is unknown or its server cannot be
-/// written to: then it is closed.
+/// written to: then it is closed, and with a server that has become read-only all that lead there.
 fn give_back<T>(client: Object, answer: Result<T, Failure>) -> Result<T, Failure> {
+    if answer.as_ref().is_err_and(|failure| failure.code == "25006")
+        && let Some(pool) = Object::pool(&client)
+    {
+        pool.retain(|_, _| false);
+    }
     if answer.as_ref().is_err_and(|failure| failure.class != Class::Row) {
         drop(Object::take(client));
     }

@@ -89,9 +89,11 @@ impl Tls {
                 }
             }
             _ => {
-                let remedy = "name a file with sslrootcert, or install ca-certificates";
-                let known = authorities::of_system().await.map_err(|text| format!("{text}: {remedy}"))?;
-                store.add_parsable_certificates(known);
+                let refuse = |text: &str| format!("{text}; name a file with sslrootcert, or install ca-certificates");
+                let known = authorities::of_system().await.map_err(|text| refuse(&text))?;
+                if let (0, _) = store.add_parsable_certificates(known) {
+                    return Err(refuse("no authority is trusted: none of the system's certificates can be read"));
+                }
             }
         }
         Ok(store)

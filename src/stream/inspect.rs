@@ -10,11 +10,19 @@ use crate::failure::Failure;
 pub struct Inspection {
     /// Fields of INFO, by their names.
     info: HashMap<String, String>,
+    /// Whether `appendfsync` is `no`, as far as this user may know.
+    pub appends_without_sync: bool,
     /// The server's clock less ours, in microseconds.
     pub clock_ahead_us: i64,
 }
 
 impl Inspection {
+    /// What INFO answers.
+    pub fn of(info: &str) -> Self {
+        let field = |line: &str| line.trim().split_once(':').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Self { info: info.lines().filter_map(field).collect(), ..Self::default() }
+    }
+
     /// A field of INFO; empty where the server does not tell it.
     pub fn info(&self, name: &str) -> &str {
         self.info.get(name).map_or("", String::as_str)
@@ -28,13 +36,17 @@ impl Stream {
     /// As judged by [`Failure::redis`].
     pub async fn inspect(&self) -> Result<Inspection, Failure> {
         let mut command = redis::cmd("INFO");
-        command.arg("memory").arg("persistence").arg("replication");
+        command.arg("server").arg("memory").arg("persistence").arg("replication");
         let text: String = self.ask("inspecting the server", &command).await?;
-        let field = |line: &str| line.trim().split_once(':').map(|(name, value)| (name.to_owned(), value.to_owned()));
         self.sync_clock().await?;
+        let mut setting = redis::cmd("CONFIG");
+        setting.arg("GET").arg("appendfsync");
+        // Few users may ask for it.
+        let sync: Vec<String> = self.ask("asking for a setting", &setting).await.unwrap_or_default();
         Ok(Inspection {
-            info: text.lines().filter_map(field).collect(),
+            appends_without_sync: sync.last().is_some_and(|value| value == "no"),
             clock_ahead_us: self.clock_offset_us.load(std::sync::atomic::Ordering::Relaxed),
+            ..Inspection::of(&text)
         })
     }
 }

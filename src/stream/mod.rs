@@ -68,7 +68,7 @@ impl Stream {
             let mut connection = primary.connection(doing).await?;
             command.query_async(&mut connection).await.map_err(|error| failure(&error, doing))
         };
-        asked.await.map_err(|failure| self.server.distrust(&primary, failure))
+        asked.await.map_err(|failure| self.server.distrust(&primary, with_what_was_run(failure, command)))
     }
 
     /// Sends commands in one pipeline.
@@ -82,6 +82,27 @@ impl Stream {
             pipe.add_command(command);
         }
         if pipe.is_empty() { Ok(Vec::new()) } else { self.send(doing, &pipe, || true).await }
+    }
+
+    /// The same, where what is wrong with one of them hides no other.
+    async fn ask_each<T: redis::FromRedisValue>(
+        &self,
+        doing: &str,
+        commands: impl Iterator<Item = redis::Cmd>,
+    ) -> Result<Vec<Result<T, Failure>>, Failure> {
+        let mut pipe = redis::pipe();
+        for command in commands {
+            pipe.add_command(command);
+        }
+        if pipe.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answers: Vec<redis::Value> = self.send(doing, pipe.ignore_errors(), || true).await?;
+        let read = |(answer, command)| match answer {
+            redis::Value::ServerError(error) => Err(with_what_was_run(failure(&error.into(), doing), command)),
+            answer => redis::from_redis_value(answer).map_err(|error| failure(&error.into(), doing)),
+        };
+        Ok(answers.into_iter().zip(pipe.cmd_iter()).map(read).collect())
     }
 
     /// Sends a pipeline, unless when a connection is there its time is over: connecting can outlast a lease.
@@ -99,7 +120,14 @@ impl Stream {
             }
             pipe.query_async(&mut connection).await.map_err(|error| failure(&error, doing))
         };
-        asked.await.map_err(|failure| self.server.distrust(&primary, failure))
+        asked.await.map_err(|failure| {
+            // All of its commands are alike.
+            let failure = match pipe.cmd_iter().next() {
+                Some(command) => with_what_was_run(failure, command),
+                None => failure,
+            };
+            self.server.distrust(&primary, failure)
+        })
     }
 
     /// Asks whether the server answers.
@@ -184,11 +212,39 @@ fn script(source: &str, keys: &[String]) -> redis::Cmd {
     command
 }
 
+/// A script that lacks a right does not say which of its commands it lacks it for.
+/// See <https://redis.io/docs/latest/operate/oss_and_stack/management/security/acl/>.
+fn with_what_was_run(mut failure: Failure, command: &redis::Cmd) -> Failure {
+    let mut arguments = command.args_iter().filter_map(|argument| match argument {
+        redis::Arg::Simple(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    });
+    if failure.code == "NOPERM"
+        && let (Some("EVAL"), Some(source)) = (arguments.next(), arguments.next())
+    {
+        let mut run: Vec<String> = source.split("redis.call('").skip(1).map(command_of).collect();
+        run.sort();
+        run.dedup();
+        failure.text.push_str(&format!(" (the script runs {})", run.join(", ")));
+    }
+    failure
+}
+
+/// As it stands in a script, from its name on: with its subcommand, if it has one.
+fn command_of(rest: &str) -> String {
+    let mut words = rest.split('\'');
+    let name = words.next().unwrap_or_default();
+    match (name, words.nth(1)) {
+        ("XINFO" | "XGROUP", Some(subcommand)) => format!("{name} {subcommand}"),
+        _ => name.to_owned(),
+    }
+}
+
 /// Judges an error of the driver; of a pipeline, the first one.
 fn failure(error: &RedisError, doing: &str) -> Failure {
     let text = |what: &str| format!("{doing}: {what}");
     if error.is_timeout() {
-        return Failure::silence(Target::Redis, Class::Transient, "timeout", text("no answer in time"));
+        return Failure::no_answer(Target::Redis, doing);
     }
     if error.kind() == ErrorKind::AuthenticationFailed {
         return Failure::redis(
@@ -205,7 +261,9 @@ fn failure(error: &RedisError, doing: &str) -> Failure {
         // Also what a script's pcall hands on: `ERR`, with the real code at the head of the detail.
         Some(code) => {
             let detail = detail.unwrap_or_default();
-            if detail.contains("user executing the script can't run") || detail.contains("ACL failure in script") {
+            // As Redis 7.0 and as later ones word it.
+            let of_script = ["user executing the script can't", "ACL failure in script"];
+            if of_script.iter().any(|words| detail.contains(words)) {
                 return Failure::redis("NOPERM", text(detail));
             }
             let named = ["NOGROUP", "WRONGTYPE", "OOM", "MISCONF", "READONLY", "NOREPLICAS", "NOPERM"]

@@ -52,6 +52,19 @@ impl Stream {
         Ok(oldest)
     }
 
+    /// Looks through the dead letters of the first `shards` shards only.
+    ///
+    /// # Errors
+    /// As judged by [`Failure::redis`].
+    pub async fn oldest_dead_letter(&self, shards: u16) -> Result<Option<Oldest>, Failure> {
+        let mut oldest = None;
+        for shard in 0..shards {
+            let found = self.oldest_letter(shard).await?;
+            oldest = [oldest, found].into_iter().flatten().min_by_key(|oldest: &Oldest| oldest.entered);
+        }
+        Ok(oldest)
+    }
+
     async fn oldest_event(&self, shard: u16) -> Result<Option<Oldest>, Failure> {
         let stream = self.keys.events(shard);
         let mut command = redis::cmd("XRANGE");

@@ -160,35 +160,38 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`].
     pub async fn shard_state(&self, shard: u16) -> Result<ShardState, Failure> {
-        Ok(self.shard_states(&[shard]).await?.pop().unwrap_or_default())
+        self.shard_states(&[shard]).await?.pop().unwrap_or_else(|| Ok(ShardState::default()))
     }
 
-    /// Asks for the states of several shards, in that order.
+    /// Asks for the states of several shards, in that order; of each that cannot be told, why.
     ///
     /// # Errors
     /// As judged by [`Failure::redis`].
-    pub async fn shard_states(&self, shards: &[u16]) -> Result<Vec<ShardState>, Failure> {
+    pub async fn shard_states(&self, shards: &[u16]) -> Result<Vec<Result<ShardState, Failure>>, Failure> {
         let commands = shards.iter().map(|shard| {
             let keys = [self.keys.events(*shard), self.keys.dead(*shard), self.keys.owner(*shard)];
             let mut command = script(include_str!("lua/shard_state.lua"), &keys);
             command.arg(&*self.group);
             command
         });
-        let replies: Vec<StateReply> = self.ask_all("asking for the state of shards", commands).await?;
-        Ok(replies.into_iter().map(state).collect())
+        let replies: Vec<Result<StateReply, Failure>> =
+            self.ask_each("asking for the state of shards", commands).await?;
+        let told = |(shard, reply): (&u16, Result<StateReply, Failure>)| match reply {
+            Ok(reply) => Ok(state(reply)),
+            Err(failure) => Err(Failure { text: format!("shard {shard:03}: {}", failure.text), ..failure }),
+        };
+        Ok(shards.iter().zip(replies).map(told).collect())
     }
 
-    /// How many entries the streams of the first `shards` shards hold.
+    /// How many entries were ever added to each of the first `shards` shards; `None` where it cannot be told.
     ///
     /// # Errors
     /// As judged by [`Failure::redis`].
-    pub async fn lengths(&self, shards: u16) -> Result<Vec<u64>, Failure> {
-        let commands = (0..shards).map(|shard| {
-            let mut command = redis::cmd("XLEN");
-            command.arg(self.keys.events(shard));
-            command
-        });
-        self.ask_all("asking for the lengths of streams", commands).await
+    pub async fn entries_added(&self, shards: u16) -> Result<Vec<Option<u64>>, Failure> {
+        let commands = (0..shards)
+            .map(|shard| script(include_str!("lua/entries_added.lua"), std::slice::from_ref(&self.keys.events(shard))));
+        let answers = self.ask_each("asking how much was added", commands).await?;
+        Ok(answers.into_iter().map(Result::ok).collect())
     }
 
     /// Whether nothing at or below `target` is undelivered or pending on `shard`.

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::entry::{self, Entry};
 use super::server::Primary;
-use super::{ANSWER_TIMEOUT, Stream, failure, script};
+use super::{ANSWER_TIMEOUT, Stream, failure, script, with_what_was_run};
 use crate::failure::{Class, Failure, Target};
 
 /// Reads one shard for one consumer.
@@ -114,7 +114,7 @@ impl Reader {
     ) -> Result<T, Failure> {
         let Some(connected) = self.connection.as_mut() else { return Err(not_connected(doing)) };
         let answer = in_time(doing, command.query_async(&mut connected.link)).await;
-        self.close_if_lost(answer)
+        self.close_if_lost(answer.map_err(|failure| with_what_was_run(failure, command)))
     }
 
     /// Sends a pipeline that does not block.

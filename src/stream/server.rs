@@ -181,7 +181,7 @@ impl Server {
         if !failure.is_silence() && !of_server.contains(&failure.code.as_str()) {
             return failure;
         }
-        if self.may_miss_certificate && failure.code == "io" {
+        if self.may_miss_certificate && failure.code == "io" && !failure.text.contains("refused") {
             // Often its last word does not get through.
             failure.remedy = Some("if it asks who we are, name --redis-cert and --redis-key");
         }

@@ -57,7 +57,8 @@ impl Stream {
                 return failure;
             }
             // Of a script the server does not always say which command it was.
-            let text = format!("agreeing on the topology: HGET or HSETNX with {} is refused", self.keys.topology());
+            let text =
+                format!("agreeing on the topology: EVAL, HGET or HSETNX with {} is refused", self.keys.topology());
             Failure::redis("NOPERM", text)
         })?;
         read(&in_force, wanted, &self.keys.topology())

@@ -42,6 +42,21 @@ async fn each_fault_is_named_with_what_to_do() {
     }
     world.ask::<String>("CONFIG SET maxmemory 1gb").await;
     assert_eq!(run(world.command(&["publish"]), b"").await.code, 0, "which writes down how many shards there are");
+    // A dead letter of 2001, and settings that do not go together.
+    let dead: String = world
+        .ask(&format!(
+            "XADD {} 1000000000000-0 event x dead:reason not_json dead:source_id 1000000000000-0",
+            world.dead_key(1)
+        ))
+        .await;
+    let mut command = world.command(&["check", "--json", "--renew", "9s", "--tombstone-retention", "1s"]);
+    command.env("HEXLANE_SHARDS", "2");
+    let answer: Value = serde_json::from_str(&run(command, b"").await.stdout).unwrap();
+    let held = found(&answer, "warning").join("\n");
+    assert!(held.contains(&format!("dead letter {dead} in {}, whose event came ", world.dead_key(1))), "{held}");
+    assert!(held.contains("--retention is not shorter than --tombstone-retention"), "{held}");
+    let contradict = "--renew is more than half of --lease: one lost renewal would lose the lease; change one of them";
+    assert!(found(&answer, "error").join("\n").contains(contradict), "{answer:#}");
     world.ask::<i64>(&format!("HSET {}:topology shards 4", world.namespace)).await;
     for sql in [
         "DROP VIEW feature",

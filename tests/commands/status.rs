@@ -75,3 +75,24 @@ async fn watching_shows_it_again_until_it_is_interrupted() {
     let ended = tokio::time::timeout(crate::world::PATIENCE, child.wait()).await.expect("it ends").unwrap();
     assert!(ended.success(), "{ended}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_terminal_the_table_is_drawn_anew() {
+    let world = World::shared("status_terminal", 1).await;
+    world.add(0, &point("F", 1, 4.3, 52.1)).await;
+    let watch =
+        format!("timeout --foreground --preserve-status -s INT 5 {} status --watch", env!("CARGO_BIN_EXE_hexlane"));
+    let mut command = tokio::process::Command::new("script");
+    command.args(["-qec", &watch, "/dev/null"]);
+    for (name, value) in world.command(&[]).as_std().get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let ended = run(command, b"").await;
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let tables: Vec<&str> = ended.stdout.split("\x1b[H\x1b[2J").skip(1).collect();
+    assert!(tables.len() >= 2, "{ended:?}");
+    assert!(tables.iter().all(|table| table.contains("000") && table.contains("total")), "{tables:?}");
+}

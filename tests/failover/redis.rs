@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use redis::aio::MultiplexedConnection;
 
 use crate::secure::Program;
-use crate::world::{Proxy, Traffic, World, eventually, seed};
+use crate::world::{Proxy, Traffic, World, eventually, point, seed};
 
 const PER_SECOND: usize = 1000;
 
@@ -119,13 +119,18 @@ async fn workers_follow_sentinel_to_the_replica_that_it_promotes() {
         })
         .await;
     }
-    let mut world = World::on_redis("sentinel", 4, url(&primary)).await;
+    // So many that each worker surely has some.
+    let mut world = World::on_redis("sentinel", 16, url(&primary)).await;
     let hosts: Vec<String> = sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port)).collect();
     world.redis_url = format!("redis+sentinel://{}/events", hosts.join(","));
 
-    let workers =
-        [world.worker().set("WORKER_NAME", "a").ready().await, world.worker().set("WORKER_NAME", "b").ready().await];
-    let traffic = Traffic::new(&mut StdRng::seed_from_u64(seed()), PER_SECOND * 6, 4);
+    // With the times of production, because how long it takes is told in README.
+    let times = [("RETRY_BASE", "300ms"), ("RETRY_CAP", "30s"), ("LEASE", "10s"), ("RENEW", "3s"), ("BLOCK", "2s")];
+    let start = |name: &str| {
+        times.iter().fold(world.worker().set("WORKER_NAME", name), |command, (name, value)| command.set(name, value))
+    };
+    let workers = [start("a").ready().await, start("b").ready().await];
+    let traffic = Traffic::new(&mut StdRng::seed_from_u64(seed()), PER_SECOND * 6, 16);
     let alone = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let has_replica = {
         let alone = alone.clone();
@@ -192,6 +197,44 @@ async fn a_server_that_becomes_a_replica_is_left_for_the_one_behind_the_same_add
     worker.stop().await.assert_balanced();
 }
 
+/// What was settled on one server only comes again on the other, and changes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_promoted_replica_has_not_heard_of_is_stale() {
+    const EVENTS: u64 = 200;
+    let first = server(None).await;
+    let second = server(Some(first.port)).await;
+    follows(&second).await;
+    let (way, proxied) = Proxy::to(&url(&first)).await;
+    let mut world = World::on_redis("unheard", 2, url(&first)).await;
+    world.redis_url = proxied;
+    let worker = world.worker().ready().await;
+    let somebody = world.postgres().await;
+    somebody.batch_execute("BEGIN; LOCK TABLE feature_state").await.unwrap();
+    for n in 0..EVENTS {
+        world.add(u16::try_from(n % 2).unwrap(), &point(&format!("F{n}"), 1, 4.3, 52.1)).await;
+    }
+    eventually("all is in hand", async || world.pending().await == EVENTS).await;
+    world.ask::<i64>("WAIT 1 0").await;
+    ask(&url(&second), "REPLICAOF NO ONE").await;
+    somebody.batch_execute("COMMIT").await.unwrap();
+    world.drained().await;
+    let promoted = Instant::now();
+    ask(&url(&first), &format!("REPLICAOF 127.0.0.1 {}", second.port)).await;
+    way.lead_to(&url(&second));
+    world.look_at(&url(&second)).await;
+    eventually("it works on the other one", async || {
+        worker.metric("hexlane_events_total{outcome=\"stale\"}").await == Some(EVENTS as f64)
+    })
+    .await;
+    worker.until_ready(true).await;
+    eprintln!("ready {:?} after the roles were changed by hand", promoted.elapsed());
+    world.drained().await;
+    let counts = worker.stop().await;
+    counts.assert_balanced();
+    assert_eq!((counts.applied, counts.stale, counts.read), (EVENTS, EVENTS, 2 * EVENTS));
+    assert_eq!(world.dead_letters().await.len(), 0);
+}
+
 /// `min-replicas-to-write`: the server refuses what it could not hand on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_wants_more_replicas_is_waited_for() {
@@ -203,6 +246,8 @@ async fn a_primary_that_wants_more_replicas_is_waited_for() {
     worker.until_metric("hexlane_events_total{outcome=\"applied\"}", 100.0).await;
     ask(&url(&alone), "CONFIG SET min-replicas-to-write 1").await;
     worker.until_metric("hexlane_retries_total{error=\"NOREPLICAS\",target=\"redis\"}", 8.0).await;
+    // Nor can its leases be renewed. It has no lane any more that would tell.
+    eventually("its leases are over", async || worker.metric("hexlane_lanes_owned").await == Some(0.0)).await;
     assert!(!worker.is_ready().await);
     ask(&url(&alone), "CONFIG SET min-replicas-to-write 0").await;
     producer.await.unwrap();

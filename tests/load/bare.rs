@@ -49,9 +49,8 @@ pub async fn connect(url: &str) -> Client {
 }
 
 /// The newest event of each feature within every `size` events, sorted by feature.
-fn batches(events: &[Event], size: usize) -> Vec<Vec<usize>> {
-    let places: Vec<usize> = (0..events.len()).collect();
-    places
+fn batches(events: &[Event], order: &[usize], size: usize) -> Vec<Vec<usize>> {
+    order
         .chunks(size)
         .map(|chunk| {
             let mut batch = chunk.to_vec();
@@ -64,9 +63,9 @@ fn batches(events: &[Event], size: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// How long it takes to write all `events` in batches of `size`.
-pub async fn write(url: &str, events: &Arc<Vec<Event>>, size: usize) -> Duration {
-    let batches = Arc::new(batches(events, size));
+/// How long it takes to write all `events`, in batches of `size` in this order.
+pub async fn write(url: &str, events: &Arc<Vec<Event>>, order: &[usize], size: usize) -> Duration {
+    let batches = Arc::new(batches(events, order, size));
     let next = Arc::new(AtomicUsize::new(0));
     let mut writers = Vec::new();
     for _ in 0..CONNECTIONS {

@@ -21,6 +21,15 @@ const SAMPLE: Duration = Duration::from_millis(250);
 /// As XREADGROUP answers it: its id and its fields.
 type ReadEntry = (String, Vec<String>);
 
+/// In which order the bare writer gets its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As they were published.
+    Published,
+    /// A batch of each shard after the other.
+    ByShard,
+}
+
 /// A load, generated once for all rounds.
 pub struct Prepared {
     pub load: Load,
@@ -73,8 +82,18 @@ impl Prepared {
     }
 
     /// How long the bare writer takes.
-    pub async fn write_bare(&self, servers: &Servers, batch: usize) -> Duration {
-        bare::write(&servers.database_url, self.decoded(), batch).await
+    pub async fn write_bare(&self, servers: &Servers, order: Order, batch: usize) -> Duration {
+        let mut places: Vec<usize> = (0..self.traffic.events.len()).collect();
+        if order == Order::ByShard {
+            let mut taken: HashMap<u16, usize> = HashMap::new();
+            // The batches of all shards take turns, as lanes do.
+            places.sort_by_cached_key(|&place| {
+                let before = taken.entry(self.shards[place]).or_default();
+                *before += 1;
+                ((*before - 1) / batch, self.shards[place])
+            });
+        }
+        bare::write(&servers.database_url, self.decoded(), &places, batch).await
     }
 
     /// Adds the events to streams that are there.
@@ -94,10 +113,10 @@ impl Prepared {
 }
 
 /// Events a second, and the CPU that PostgreSQL used.
-pub async fn bare(servers: &mut Servers, prepared: &Prepared, batch: usize) -> (f64, Cpu) {
+pub async fn bare(servers: &mut Servers, prepared: &Prepared, order: Order, batch: usize) -> (f64, Cpu) {
     let events = prepared.decoded();
     let before = servers.cpu().await;
-    let took = prepared.write_bare(servers, batch).await;
+    let took = prepared.write_bare(servers, order, batch).await;
     let cpu = servers.cpu().await.since(before);
     prepared.check(servers).await;
     (events.len() as f64 / took.as_secs_f64(), cpu)

@@ -31,6 +31,10 @@ fn payloads() -> Vec<Vec<u8>> {
         id(r"\u001b]0;title\u0007"),
         id(r"a\r\nERROR forged line\n"),
         id(r"\u202eesrever"),
+        id("\u{202e}esrever"),
+        id("\u{200b}hidden"),
+        event("T", 1, "\u{202e}etadpu", POINT, ""),
+        event("T", 1, "update", "{\"type\":\"\u{2066}Point\"}", ""),
         id(r"\u0000"),
         id(r"\u009b2J"),
         b"\x1b[2J\x1b[H not json".to_vec(),
@@ -91,12 +95,15 @@ async fn nothing_breaks_out() {
     assert!(keys.len() < 8, "{keys:?}");
 
     // What people look at.
+    let _: i64 = world.ask(&format!("ZADD {}:workers 9999999999999 \u{1b}[31mworker\u{202e}/1", world.namespace)).await;
+    let _: String = world.ask(&format!("SET {} \u{1b}[31mowner\u{202e}/1", world.owner_key(0))).await;
     for command in [
         &["dead", "list"][..],
         &["dead", "list", "--json"],
         &["dead", "show"],
         &["dead", "show", "--json"],
         &["status"],
+        &["status", "--json"],
         &["dead", "purge", "--all", "--dry-run"],
     ] {
         let said = world.hexlane(command).await;
@@ -106,11 +113,21 @@ async fn nothing_breaks_out() {
     let input = folder.path().join("lines");
     let lines: Vec<Vec<u8>> = payloads.into_iter().filter(|payload| !payload.contains(&b'\n')).collect();
     std::fs::write(&input, lines.join(&b'\n')).unwrap();
-    for arguments in [&["publish", "--dry-run"][..], &["publish"]] {
+    let mut shard = world.command(&["shard"]);
+    shard.stdin(std::fs::File::open(&input).unwrap());
+    let (code, said) = ended(shard).await;
+    assert_eq!(code, 0, "{said}");
+    assert!(is_clean(&said.replace('\t', " ")), "{:?}", said.lines().find(|line| !is_clean(&line.replace('\t', " "))));
+    for arguments in [
+        &["publish", "--dry-run"][..],
+        &["publish"],
+        &["publish", "--dry-run", "--format", "geojson"],
+        &["publish", "--dry-run", "--format", "geojson-seq"],
+    ] {
         let mut publish = world.command(arguments);
         publish.arg(&input);
         let (code, said) = ended(publish).await;
-        assert_eq!(code, 1);
+        assert_eq!(code, 1, "{arguments:?}: {said}");
         assert!(is_clean(&said), "{:?}", said.lines().find(|line| !is_clean(line)));
     }
 }

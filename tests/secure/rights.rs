@@ -167,13 +167,43 @@ async fn each_right_that_is_taken_away_is_named_at_the_start() {
             admin.batch_execute(&format!("GRANT {right} ON {table} TO hexlane_worker")).await.unwrap();
         }
         admin.batch_execute(&format!("REVOKE DELETE ON {table} FROM hexlane_worker")).await.unwrap();
-        let (_, said) = ended(world.command(&["check"])).await;
-        assert!(said.contains(&format!("{table} DELETE")), "{said}");
+        for command in ["check", "prune"] {
+            let (_, said) = ended(world.command(&[command])).await;
+            assert!(said.contains(&format!("{table} DELETE")), "{command}: {said}");
+        }
         admin.batch_execute(&format!("GRANT DELETE ON {table} TO hexlane_worker")).await.unwrap();
     }
     admin.batch_execute("REVOKE SELECT ON hexlane_schema_version FROM hexlane_worker").await.unwrap();
     refused("hexlane_schema_version", "SELECT").await;
     admin.batch_execute("GRANT SELECT ON hexlane_schema_version TO hexlane_worker").await.unwrap();
+    let database = &world.namespace;
+    for (taken, given, sentence) in [
+        (
+            "REVOKE USAGE ON SCHEMA public FROM hexlane_worker, PUBLIC".to_owned(),
+            "GRANT USAGE ON SCHEMA public TO hexlane_worker, PUBLIC".to_owned(),
+            "grant USAGE",
+        ),
+        (
+            "REVOKE EXECUTE ON FUNCTION geometry(bytea) FROM PUBLIC".into(),
+            "GRANT EXECUTE ON FUNCTION geometry(bytea) TO PUBLIC".into(),
+            "permission denied for function geometry",
+        ),
+        (
+            format!("REVOKE CONNECT ON DATABASE \"{database}\" FROM PUBLIC"),
+            format!("GRANT CONNECT ON DATABASE \"{database}\" TO PUBLIC"),
+            "permission denied for database",
+        ),
+    ] {
+        admin.batch_execute(&taken).await.unwrap();
+        refused(sentence, &taken).await;
+        admin.batch_execute(&given).await.unwrap();
+    }
+    admin.batch_execute(&format!("CREATE DATABASE \"{database}_new\"")).await.unwrap();
+    let mut migrate = world.command(&["migrate"]);
+    let new = world.database_url.replace(&format!("/{database}"), &format!("/{database}_new"));
+    migrate.env("HEXLANE_DATABASE_URL", new.replace("hexlane_worker", "hexlane_owner"));
+    let (code, said) = ended(migrate).await;
+    assert!(code == 1 && said.contains("permission denied"), "{said}");
 
     // What goes later is named in the log, and nothing is lost by it.
     let worker = world.worker().ready().await;
@@ -186,4 +216,101 @@ async fn each_right_that_is_taken_away_is_named_at_the_start() {
     world.drained().await;
     assert_eq!(world.state("A").await, Some((1, "update".into())));
     worker.stop().await.assert_balanced();
+}
+
+/// The commands of people and of producers name what they lack when they come to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_name_the_right_that_they_lack() {
+    let mut world = World::private("lacking_rights", 1).await;
+    users(&world).await;
+    let admin = world.redis_url.clone();
+    world.hexlane(&["publish", "/dev/null"]).await;
+    world.add(0, b"nonsense").await;
+    world.worker().once().await;
+    let all = shipped("redis.acl").replace("hexlane:", &format!("{}:", world.namespace));
+    let folder = tempfile::TempDir::with_prefix("hexlane-rights-").unwrap();
+    let input = folder.path().join("events");
+    std::fs::write(&input, point("A", 1, 4.3, 52.1)).unwrap();
+    let publish = ["publish", input.to_str().unwrap()];
+    for (user, right, command, named) in [
+        ("producer", "+xadd", &publish[..], "xadd"),
+        ("producer", "+eval", &publish, "eval"),
+        ("producer", "+hget", &publish, "hget"),
+        ("operator", "+eval", &["status"], "eval"),
+        ("operator", "+time", &["status"], "time"),
+        ("operator", "+@read", &["status"], "hget"),
+        ("operator", "+@stream", &["dead", "replay"], "xdel"),
+        ("operator", "+@stream", &["dead", "purge", "--all"], "xdel"),
+        ("operator", "+zadd", &["dead", "replay"], "zadd"),
+        ("operator", "+@stream", &["rewind", "--to", "0"], "xgroup setid"),
+    ] {
+        let name = format!("hexlane-{user}");
+        let line = all.lines().find(|line| line.starts_with(&format!("user {name} "))).unwrap();
+        let line = line.trim_start_matches("user ").replace(&format!("{}_PASSWORD", user.to_uppercase()), PASSWORD);
+        let without: Vec<&str> = line.split(' ').filter(|word| word.trim_matches(['(', ')']) != right).collect();
+        set_user(&world, &format!("{name} reset")).await;
+        set_user(&world, &without.join(" ")).await;
+        world.redis_url = as_user(&admin, &name);
+        let (code, said) = ended(world.command(command)).await;
+        assert_eq!(code, 1, "{command:?} without {right}: {said}");
+        assert!(said.to_lowercase().contains(named), "{command:?} without {right}: {said}");
+        assert!(said.contains("grant the missing command"), "{command:?} without {right}: {said}");
+    }
+}
+
+/// Trimming and clearing up are not what a worker is for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_may_not_clear_up_any_more_goes_on() {
+    let mut world = World::shared("no_housekeeping", 1).await;
+    let user = world.namespace.clone();
+    set_user(&world, &format!("{user} on nopass ~* &* +@all")).await;
+    world.redis_url = world.redis_url.replace("redis://", &format!("redis://{user}:any@"));
+    let worker = world.worker().set("RETENTION", "1s").ready().await;
+    let _: i64 = world.ask(&format!("XGROUP CREATECONSUMER {} hexlane gone", world.events_key(0))).await;
+    set_user(&world, &format!("{user} -xtrim -xgroup|delconsumer")).await;
+    let lands = async |n: i64| {
+        world.add(0, &point("F", n, 4.3, 52.1)).await;
+        eventually("the event lands", async || world.state("F").await == Some((n, "update".into()))).await;
+    };
+    // One after the other, so that there is something to be trimmed.
+    let mut n = 0;
+    while !["cannot trim", "consumers of gone workers stay"].iter().all(|words| worker.log().contains(words)) {
+        n += 1;
+        assert!(n < 600, "{}", worker.log());
+        lands(n).await;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    worker.until_metric("hexlane_retries_total{error=\"NOPERM\",target=\"redis\"}", 2.0).await;
+    lands(n + 1).await;
+    assert_eq!(worker.metric("hexlane_lanes_owned").await, Some(1.0));
+    assert!(!worker.log().contains("cannot take part"), "{}", worker.log());
+    worker.stop().await.assert_balanced();
+}
+
+/// The tables of README, as somebody would type it who looks after dead letters.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_people_type_into_redis_cli_works_with_the_shipped_rights() {
+    let world = World::private("redis_cli", 16).await;
+    users(&world).await;
+    world.add(7, b"nonsense").await;
+    world.worker().once().await;
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let (_, table) = readme.split_once("| what | redis-cli |").unwrap();
+    let rows: Vec<&str> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() > 12, "{rows:?}");
+    for row in rows {
+        let command = row
+            .split('|')
+            .nth(2)
+            .unwrap()
+            .split('`')
+            .nth(1)
+            .unwrap()
+            .replace("hexlane:", &format!("{}:", world.namespace));
+        let script = format!("redis-cli -e --no-auth-warning -u \"$URL\" {command}");
+        let mut shell = tokio::process::Command::new("sh");
+        shell.args(["-c", &script]).env("URL", as_user(&world.redis_url, "hexlane-operator"));
+        let (code, said) = ended(shell).await;
+        assert!(code == 0 && !said.contains("ERR") && !said.contains("NOPERM"), "{command}: {said}");
+    }
 }

@@ -40,6 +40,25 @@ async fn urls_and_passwords_are_read_from_files() {
         assert!(!said.contains(SECRET), "{said}");
     }
 
+    // Nobody sees them in the list of processes, in what is measured, or in the last words of a lane.
+    let running = world.worker().set("REDIS_URL", &redis_url).set("REDIS_PASSWORD_FILE", &password);
+    let running = running.set("DATABASE_URL", &database_url).set("DATABASE_PASSWORD_FILE", &password).ready().await;
+    let arguments = std::fs::read(format!("/proc/{}/cmdline", running.id())).unwrap();
+    let environment = std::fs::read(format!("/proc/{}/environ", running.id())).unwrap();
+    let metrics = running.get("/metrics").await.unwrap().1;
+    world.add(0, &point("hexlane-panic-test", 1, 4.3, 52.1)).await;
+    let mut running = running;
+    assert!(!running.wait().await.success());
+    assert!(running.log().contains("panicked"), "{}", running.log());
+    for text in [
+        String::from_utf8_lossy(&arguments).into(),
+        String::from_utf8_lossy(&environment).into(),
+        metrics,
+        running.log(),
+    ] {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+
     // Two answers to one question, or none.
     let mut both = worker();
     both.env("HEXLANE_REDIS_URL", &redis_url).env("HEXLANE_REDIS_URL_FILE", write("redis", &redis_url));

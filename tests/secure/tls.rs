@@ -231,7 +231,7 @@ async fn postgres_is_checked_as_sslmode_says() {
     // The reload is not instant.
     eventually("a certificate is asked for", async || ended(as_certified(&full)).await.0 == 1).await;
     let (_, said) = ended(as_certified(&full)).await;
-    assert!(said.contains("certificate"), "{said}");
+    assert!(said.contains("certificate") && said.contains("sslcert"), "{said}");
     let (code, said) = ended(as_certified(&own)).await;
     assert_eq!(code, 0, "{said}");
 

@@ -42,8 +42,9 @@ pub struct WorkerCommand {
 
 impl WorkerCommand {
     pub(super) fn new(world: &World) -> Self {
-        let mut command = world.command(&["worker", "--no-migrate", "--admin-addr", "127.0.0.1:0"]);
+        let mut command = world.command(&["worker", "--no-migrate"]);
         command
+            .env("HEXLANE_ADMIN_ADDR", "127.0.0.1:0")
             .env("HEXLANE_LOG_FORMAT", "json")
             .env("HEXLANE_BLOCK", "200ms")
             .env("HEXLANE_LEASE", "1s")
@@ -151,10 +152,14 @@ impl Worker {
         peak.trim().parse::<f64>().unwrap() / 1024.0
     }
 
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id().expect("the worker runs")
+    }
+
     /// Sends a signal by its name, such as TERM.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().expect("the worker runs").to_string();
-        let sent = std::process::Command::new("kill").args(["-s", name, &pid]).status().unwrap();
+        let sent = std::process::Command::new("kill").args(["-s", name, &self.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
 

@@ -14,6 +14,8 @@ use super::eventually;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Open,
+    /// Nothing gets through, and nobody is told: what was on its way arrives when the way is open again.
+    Silent,
     /// Connections are ended, and new ones as soon as they come.
     Closed,
     /// Connections are ended, and new ones answered as a pooler at its limit does in PostgreSQL's name.
@@ -92,10 +94,22 @@ impl Proxy {
                         tokio::spawn(self.clone().carry(client, upstream));
                     }
                 }
+                Way::Silent => drop(tokio::spawn(self.clone().hold(client))),
                 Way::Closed => {}
                 Way::Refused => drop(tokio::spawn(refuse(client))),
             }
         }
+    }
+
+    async fn hold(self: Arc<Self>, client: TcpStream) {
+        self.until_audible().await;
+        drop(client);
+    }
+
+    async fn until_audible(&self) {
+        let mut way = self.way.subscribe();
+        // Only with the proxy itself does it end.
+        let _ = way.wait_for(|way| *way != Way::Silent).await;
     }
 
     async fn carry(self: Arc<Self>, client: TcpStream, server: TcpStream) {
@@ -104,7 +118,7 @@ impl Proxy {
         let next_answer_is_lost = AtomicBool::new(false);
         // Whichever ends first, all halves are dropped and both connections closed.
         tokio::select! {
-            _ = way.wait_for(|way| *way != Way::Open) => {}
+            _ = way.wait_for(|way| !matches!(way, Way::Open | Way::Silent)) => {}
             () = self.pump(from_client, to_server, |request| self.spoil_request(request, &next_answer_is_lost)) => {}
             () = self.pump(from_server, to_client, |answer| self.spoil_answer(answer, &next_answer_is_lost)) => {}
         }
@@ -121,6 +135,7 @@ impl Proxy {
                 return;
             }
             self.travel().await;
+            self.until_audible().await;
             if to.write_all(&buffer[..length]).await.is_err() {
                 return;
             }

@@ -10,9 +10,9 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::Letters;
-use super::show::escaped;
 use crate::cli::{PurgeArgs, ReplayArgs};
 use crate::event::EntryId;
+use crate::shown::escaped;
 use crate::stream::dead::{Letter, PAGE, Replay, Source};
 use crate::stream::topology::Wanted;
 

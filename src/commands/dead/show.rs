@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::Letters;
 use crate::cli::ListArgs;
 use crate::event::EntryId;
+use crate::shown::{escaped, json_line};
 use crate::stream::dead::{Fields, Letter, Source};
 
 /// Lines that a person can look through.
@@ -138,35 +139,6 @@ fn whole_object(letter: &Letter, fields: &Fields) -> String {
 fn moment(id: EntryId) -> Option<String> {
     let time = DateTime::from_timestamp_millis(i64::try_from(id.ms).ok()?)?;
     Some(time.to_rfc3339_opts(SecondsFormat::Millis, true))
-}
-
-/// JSON lets some of these characters stand as they are (RFC 8259, section 7); as escapes they are the same.
-fn json_line(object: &Value) -> String {
-    let (text, mut out) = (object.to_string(), String::new());
-    for c in text.chars() {
-        if c.is_control() || is_invisible(c) {
-            let mut units = [0; 2];
-            out.extend(c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
-        } else {
-            out.push(c);
-        }
-    }
-    out.push('\n');
-    out
-}
-
-/// What comes from outside must not move the cursor of whoever reads it.
-pub(super) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || is_invisible(c) { out.extend(c.escape_unicode()) } else { out.push(c) }
-    }
-    out
-}
-
-/// Marks that turn the direction of text, or are not seen at all.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 fn print(text: &str) -> Result<(), String> {

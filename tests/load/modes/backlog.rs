@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::worker_args;
-use crate::bench::{self, Prepared};
+use crate::bench::{self, Order, Prepared};
 use crate::cli::{Common, Load};
 use crate::report::Report;
 use crate::server::Servers;
@@ -45,7 +45,7 @@ async fn bare(servers: &mut Servers, load: &Load, report: &mut Report) {
     all.iter().for_each(Prepared::decode);
     let mut seconds = Vec::new();
     for chunk in &all {
-        let took = chunk.write_bare(servers, BARE_BATCH).await;
+        let took = chunk.write_bare(servers, Order::Published, BARE_BATCH).await;
         seconds.push((chunk.load.events as f64, took.as_secs_f64()));
     }
     let fifth = (seconds.len() / 5).max(1);

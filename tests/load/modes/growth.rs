@@ -1,8 +1,8 @@
-//! Whether hexlane keeps its distance to the bare writer while the table grows: and what each of them makes
+//! Whether hexlane keeps its distance to the bare writer while the table grows, and what each of them makes
 //! PostgreSQL log, which is mostly whole pages, the first time that one is touched after a checkpoint.
 
 use super::worker_args;
-use crate::bench::{self, Prepared};
+use crate::bench::{self, Order, Prepared};
 use crate::cli::{Common, Growth, Load};
 use crate::report::Report;
 use crate::server::Servers;
@@ -18,13 +18,17 @@ pub async fn growth(servers: &mut Servers, common: &Common, growth: &Growth) -> 
         servers.empty().await;
         servers.fill(stored).await;
         servers.keep().await;
-        let (bare, hexlane) = (format!("bare, {stored} stored"), format!("hexlane, {stored} stored"));
+        let hexlane = format!("hexlane, {stored} stored");
+        let writers = [("bare", Order::Published), ("bare, by shard", Order::ByShard)]
+            .map(|(name, order)| (format!("{name}, {stored} stored"), order));
         for _ in 0..common.runs {
-            servers.restore().await;
-            let before = servers.wal_bytes().await;
-            let (rate, _) = bench::bare(servers, &prepared, BATCH).await;
-            report.add(&bare, rate, "events/s");
-            report.add(format!("{bare}: WAL"), (servers.wal_bytes().await - before) / events, "bytes/event");
+            for (bare, order) in &writers {
+                servers.restore().await;
+                let before = servers.wal_bytes().await;
+                let (rate, _) = bench::bare(servers, &prepared, *order, BATCH).await;
+                report.add(bare, rate, "events/s");
+                report.add(format!("{bare}: WAL"), (servers.wal_bytes().await - before) / events, "bytes/event");
+            }
             servers.restore().await;
             servers.empty_redis().await;
             let before = servers.wal_bytes().await;
@@ -33,9 +37,13 @@ pub async fn growth(servers: &mut Servers, common: &Common, growth: &Growth) -> 
             report.add(format!("{hexlane}: WAL"), (servers.wal_bytes().await - before) / events, "bytes/event");
         }
         servers.forget().await;
-        let ratio = report.median(&hexlane) / report.median(&bare);
-        report.ratio(format!("hexlane / bare, {stored} stored"), ratio);
-        ratios.push(ratio);
+        for (bare, order) in &writers {
+            let ratio = report.median(&hexlane) / report.median(bare);
+            report.ratio(format!("hexlane / {bare}"), ratio);
+            if *order == Order::Published {
+                ratios.push(ratio);
+            }
+        }
     }
     let (low, high) =
         ratios.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &ratio| (ratio.min(low), ratio.max(high)));

@@ -1,6 +1,6 @@
 //! What the settings of table and index cost or gain, where most events are updates.
 
-use crate::bench::{self, Prepared};
+use crate::bench::{self, Order, Prepared};
 use crate::cli::{Common, Load, Table};
 use crate::report::Report;
 use crate::server::Servers;
@@ -51,7 +51,7 @@ pub async fn table(servers: &mut Servers, common: &Common, table: &Table) -> Rep
             servers.fill(table.load.features).await;
             let mut rate = f64::NAN;
             for pass in &passes {
-                (rate, _) = bench::bare(servers, pass, BATCH).await;
+                (rate, _) = bench::bare(servers, pass, Order::Published, BATCH).await;
             }
             report.add(format!("{name}: last pass"), rate, "events/s");
             let (heap, indexes) = servers.sizes_mib().await;

@@ -1,7 +1,7 @@
 //! hexlane against the bare writer and against the loop that people write first.
 
 use super::worker_args;
-use crate::bench::{self, Prepared};
+use crate::bench::{self, Order, Prepared};
 use crate::cli::{Common, Load};
 use crate::report::Report;
 use crate::server::Servers;
@@ -15,7 +15,7 @@ pub async fn throughput(servers: &mut Servers, common: &Common, load: &Load) -> 
     for _ in 0..common.runs {
         for batch in [1000, 5000] {
             servers.empty().await;
-            let (rate, cpu) = bench::bare(servers, &prepared, batch).await;
+            let (rate, cpu) = bench::bare(servers, &prepared, Order::Published, batch).await;
             report.add(format!("bare, batches of {batch}"), rate, "events/s");
             if let Some(postgres) = cpu.postgres {
                 report.add(format!("bare {batch}: CPU of PostgreSQL"), postgres / events * 1e6, "µs/event");
