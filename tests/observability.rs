@@ -237,12 +237,14 @@ async fn panels_show_something_and_each_alert_fires_for_its_own_failure_only() {
     is_over().await;
 
     // One place gets everything.
-    let busy: Vec<Vec<u8>> = (0..4000).map(|n| point(&format!("busy {n}"), 1, 4.3, 52.1)).collect();
-    for some in busy.chunks(200) {
-        world.add_together(3, some).await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+    let busy: Vec<Vec<u8>> = (0..100).map(|n| point(&format!("busy {n}"), 1, 4.3, 52.1)).collect();
+    let mut n = 0;
+    while prometheus.firing().await != ["HexlaneSkew"] {
+        n += 1;
+        assert!(n < 600, "the skew is not told");
+        world.add_together(3, &busy).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    fires(&["HexlaneSkew"]).await;
     is_over().await;
 
     // More comes than a slow database can write; what was read waits long, too.

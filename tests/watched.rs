@@ -106,6 +106,7 @@ async fn what_is_measured_is_what_readme_says_and_it_adds_up() {
     assert_eq!((limits[0], limits[limits.len() - 2]), (0.001, 60.0));
 
     // Without Redis nobody knows what the shards hold.
+    eventually("the skew is told", async || body().await.contains("hexlane_shard_skew")).await;
     let healthy = body().await;
     way.set(Way::Closed);
     eventually("no shard is told", async || !body().await.contains("{shard=\"")).await;
@@ -149,7 +150,7 @@ async fn a_lane_that_hangs_is_no_longer_healthy_and_one_that_waits_is() {
         world.add(shard, &point(&format!("waits {shard}"), 1, 4.3, 52.1)).await;
     }
     worker.until_ready(false).await;
-    worker.until_metric("hexlane_oldest_pending_seconds{shard=\"1\"}", 45.0).await;
+    worker.until_metric("hexlane_oldest_pending_seconds{shard=\"1\"}", 50.0).await;
     assert_eq!(health().await, (200, "ok\n".into()));
     somebody.batch_execute("COMMIT").await.unwrap();
     world.drained().await;

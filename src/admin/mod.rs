@@ -57,8 +57,9 @@ pub type Answered = Arc<Mutex<Option<(Instant, bool, bool)>>>;
 
 impl Watched {
     fn longest_silence(&self) -> Duration {
-        // A writer's last statement, and for the next one to connect, to prepare it, and to run it.
-        let answers = self.store.answer_timeout().saturating_mul(3);
+        // A writer's last statement, and for the next one to wait for a connection, to connect, to prepare it, and to
+        // run it.
+        let answers = self.store.answer_timeout().saturating_mul(4);
         answers.saturating_add(self.store.connect_timeout()).saturating_add(self.pauses + GRACE)
     }
 }
@@ -93,17 +94,27 @@ async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
 async fn exposition(watched: &Watched) -> Result<Vec<u8>, prometheus::Error> {
     let mut text = watched.meter.exposition()?;
     // Without an answer of Redis they are absent: no number is better than an old one.
-    if let Ok(Ok((owned, skew))) = tokio::time::timeout(PING_TIMEOUT, of_shards(watched)).await {
+    if let Ok(Ok(owned)) = tokio::time::timeout(PING_TIMEOUT, of_shards(watched)).await {
+        let skew = tokio::time::timeout(PING_TIMEOUT, skew_now(watched)).await.unwrap_or_default();
         text.extend(shards::exposition(&owned, skew, watched.stream.server_now_ms())?);
     }
     Ok(text)
 }
 
-/// The states of the shards that this worker owns, and how far the busiest of all is from the mean.
-async fn of_shards(watched: &Watched) -> Result<(Vec<(u16, ShardState)>, Option<f64>), Failure> {
+/// How far the busiest shard of all is from the mean.
+async fn skew_now(watched: &Watched) -> Option<f64> {
+    let mut recent = watched.recent.lock().await;
+    if recent.is_due(Instant::now()) {
+        let added = watched.stream.entries_added(watched.meter.shards()).await.ok()?;
+        recent.look(Instant::now(), added);
+    }
+    recent.skew()
+}
+
+/// The states of the shards that this worker owns.
+async fn of_shards(watched: &Watched) -> Result<Vec<(u16, ShardState)>, Failure> {
     let owned = watched.meter.owned();
     let states = watched.stream.shard_states(&owned).await?;
-    let added = watched.stream.entries_added(watched.meter.shards()).await?;
     // What is wrong with one shard's keys hides no other.
     let mut known = Vec::new();
     for (shard, state) in owned.into_iter().zip(states) {
@@ -112,8 +123,7 @@ async fn of_shards(watched: &Watched) -> Result<(Vec<(u16, ShardState)>, Option<
             Err(failure) => watched.meter.retried(&failure),
         }
     }
-    let skew = watched.recent.lock().await.skew(Instant::now(), added);
-    Ok((known, skew))
+    Ok(known)
 }
 
 /// 200 while every lane comes to the end of its steps, whatever they wait for. A restart helps where
@@ -150,9 +160,16 @@ async fn servers_answer(watched: &Watched) -> (bool, bool) {
     {
         return (redis, postgres);
     }
-    let (redis, postgres) = tokio::join!(answers(watched.stream.ping()), answers(watched.store.ping()));
+    let (redis, postgres) = tokio::join!(answers(watched.stream.ping()), postgres_answers(&watched.store));
     *answered = Some((Instant::now(), redis, postgres));
     (redis, postgres)
+}
+
+/// In a task of its own: given up in mid-question, the connection would go back to the pool as it is.
+async fn postgres_answers(store: &Store) -> bool {
+    let store = store.clone();
+    let ping = tokio::spawn(async move { store.ping().await });
+    matches!(tokio::time::timeout(PING_TIMEOUT, ping).await, Ok(Ok(Ok(()))))
 }
 
 async fn answers(ping: impl Future<Output = Result<(), Failure>>) -> bool {

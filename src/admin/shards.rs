@@ -63,27 +63,31 @@ pub(super) fn exposition(
     Ok(text)
 }
 
-/// What came to each shard, from scrape to scrape.
+/// What ever came to each shard, as it was at some looks.
 #[derive(Debug, Default)]
 pub struct Recent(VecDeque<(Instant, Vec<Option<u64>>)>);
 
 impl Recent {
-    /// The busiest shard against the mean, by what came since about [`RECENT`] ago, or since the first look;
-    /// none where nothing came. `added` is what ever came to each.
-    pub(super) fn skew(&mut self, now: Instant, added: Vec<Option<u64>>) -> Option<f64> {
+    /// However often somebody scrapes, Redis is not asked more often than this.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.0.back().is_none_or(|(seen, added)| added.is_empty() || now.duration_since(*seen) >= APART)
+    }
+
+    pub(super) fn look(&mut self, now: Instant, added: Vec<Option<u64>>) {
         // Before a worker knows how many shards there are it asks for none.
         self.0.retain(|(_, before)| before.len() == added.len());
+        self.0.push_back((now, added));
         while self.0.get(1).is_some_and(|(seen, _)| now.duration_since(*seen) >= RECENT) {
             self.0.pop_front();
         }
-        let came = self.0.front().map(|(_, before)| {
-            let pairs = before.iter().zip(&added);
-            pairs.map(|(before, now)| now.zip(*before).map_or(0, |(now, before)| now.saturating_sub(before))).collect()
-        });
-        if self.0.back().is_none_or(|(seen, _)| now.duration_since(*seen) >= APART) {
-            self.0.push_back((now, added));
-        }
-        let came: Vec<u64> = came?;
+    }
+
+    /// The busiest shard against the mean, by what came from about [`RECENT`] ago, or from the first look, to the
+    /// last; none where nothing came.
+    pub(super) fn skew(&self) -> Option<f64> {
+        let ((_, first), (_, last)) = (self.0.front()?, self.0.back()?);
+        let came = first.iter().zip(last).map(|(before, now)| now.zip(*before));
+        let came: Vec<u64> = came.map(|pair| pair.map_or(0, |(now, before)| now.saturating_sub(before))).collect();
         skew(came.into_iter())
     }
 }
@@ -100,24 +104,30 @@ pub(crate) fn skew(lengths: impl ExactSizeIterator<Item = u64> + Clone) -> Optio
 mod tests {
     use super::*;
 
+    fn look(recent: &mut Recent, at: Instant, added: &[u64]) -> Option<f64> {
+        recent.look(at, added.iter().copied().map(Some).collect());
+        recent.skew()
+    }
+
     #[test]
     fn what_was_seen_before_the_shards_were_known_is_no_measure() {
-        let mut recent = Recent::default();
-        assert_eq!(recent.skew(Instant::now(), Vec::new()), None);
-        assert_eq!(recent.skew(Instant::now(), vec![Some(1), Some(1)]), None);
-        assert_eq!(recent.skew(Instant::now(), vec![Some(3), Some(1)]), Some(2.0));
+        let (now, mut recent) = (Instant::now(), Recent::default());
+        assert_eq!(look(&mut recent, now, &[]), None);
+        assert!(recent.is_due(now), "it may be known by now");
+        assert_eq!(look(&mut recent, now, &[1, 1]), None);
+        assert_eq!(look(&mut recent, now, &[3, 1]), Some(2.0));
+        assert!(!recent.is_due(now + Duration::from_secs(14)) && recent.is_due(now + Duration::from_secs(15)));
     }
 
     #[test]
     fn only_what_came_lately_makes_a_shard_busy() {
         let (start, mut recent) = (Instant::now(), Recent::default());
-        let mut at =
-            |seconds, added: [u64; 2]| recent.skew(start + Duration::from_secs(seconds), added.map(Some).to_vec());
+        let mut at = |seconds, added: [u64; 2]| look(&mut recent, start + Duration::from_secs(seconds), &added);
         assert_eq!(at(0, [1_000_000, 0]), None, "nothing is known of before");
-        assert_eq!(at(5, [1_000_000, 0]), None, "nothing came");
-        assert_eq!(at(20, [1_000_030, 10]), Some(1.5));
+        assert_eq!(at(15, [1_000_000, 0]), None, "nothing came");
+        assert_eq!(at(30, [1_000_030, 10]), Some(1.5));
         assert_eq!(at(100, [1_000_030, 30]), Some(1.0));
         assert_eq!(at(400, [1_000_030, 50]), Some(2.0), "what the first got is long ago");
-        assert_eq!(at(410, [0, 60]), Some(2.0), "a stream was deleted");
+        assert_eq!(at(415, [0, 60]), Some(2.0), "a stream was deleted");
     }
 }

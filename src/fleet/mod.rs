@@ -231,10 +231,15 @@ impl Fleet {
             last_write: Arc::default(),
         };
         tracing::info!(shard, "owned");
-        // A task of its own, so that one that panics is still known by its shard.
-        let lane = tokio::spawn(lane::run(shard, shared, term));
-        self.lanes.spawn(async move { (shard, lane.await.and_then(|ended| ended)) });
-        self.shared.meter.lane_started(shard, pulse);
+        let (meter, held) = (self.shared.meter.clone(), owned.held.clone());
+        meter.lane_started(shard, pulse);
+        self.lanes.spawn(async move {
+            // A task of its own, so that one that panics is still known by its shard.
+            let ended = tokio::spawn(lane::run(shard, shared, term)).await.and_then(|ended| ended);
+            meter.lane_ended(shard);
+            meter.released(held.count());
+            (shard, ended)
+        });
         self.owned.insert(shard, owned);
     }
 
@@ -279,12 +284,9 @@ impl Fleet {
     }
 
     async fn lane_ended(&mut self, shard: u16, ended: Result<(), JoinError>) -> Result<(), String> {
-        self.shared.meter.lane_ended(shard);
-        if let Some(owned) = self.owned.remove(&shard) {
-            self.shared.meter.released(owned.held.count());
-            if !owned.lease.is_held() && !owned.abort.is_cancelled() {
-                tracing::warn!(shard, "the lease has run out: dropped what was in hand");
-            }
+        let owned = self.owned.remove(&shard);
+        if owned.is_some_and(|owned| !owned.lease.is_held() && !owned.abort.is_cancelled()) {
+            tracing::warn!(shard, "the lease has run out: dropped what was in hand");
         }
         // If this fails, the lease runs out by itself.
         if let Err(failure) = self.shared.stream.release(shard, &self.token).await {

@@ -62,8 +62,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const SHORTEST_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// For the handshake, and again for the session's settings.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Shorter than those who ping wait: a connection that was left with a question open must not be used again.
-const PING_TIMEOUT: Duration = Duration::from_millis(1500);
 /// What the network may add to the statement timeout.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(5);
 
@@ -108,13 +106,15 @@ impl Store {
         let manager = Manager::from_connect(config.clone(), hosts.clone(), recycling);
         let builder = Pool::builder(manager).max_size(settings.pool_size);
         let builder = if settings.transaction_pooling { builder } else { builder.post_create(set_session) };
+        let deadline = settings.statement_timeout + DEADLINE_MARGIN;
         let pool = builder
             // `connect_timeout` bounds the TCP part only; a frozen server would hang the handshake.
             .runtime(deadpool_postgres::Runtime::Tokio1)
             .create_timeout(Some(create_timeout))
+            // Others hold a connection for as long as they connect or wait for an answer.
+            .wait_timeout(Some(deadline))
             .build()
             .map_err(|error| Failure::fatal(Target::Postgres, "pool", error.to_string(), "this is a bug: report it"))?;
-        let deadline = settings.statement_timeout + DEADLINE_MARGIN;
         Ok(Self {
             config,
             hosts,
@@ -144,7 +144,7 @@ impl Store {
     pub async fn ping(&self) -> Result<(), Failure> {
         let doing = "pinging";
         let client = self.connection(doing).await?;
-        let answer = in_time(PING_TIMEOUT, doing, client.batch_execute("SELECT 1")).await;
+        let answer = in_time(CONNECT_TIMEOUT, doing, client.batch_execute("SELECT 1")).await;
         give_back(client, answer)
     }
 
