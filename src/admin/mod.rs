@@ -120,7 +120,8 @@ async fn of_shards(watched: &Watched) -> Result<Vec<(u16, ShardState)>, Failure>
     for (shard, state) in owned.into_iter().zip(states) {
         match state {
             Ok(state) => known.push((shard, state)),
-            Err(failure) => watched.meter.retried(&failure),
+            // Its lane tells, and is counted: a scrape is no attempt.
+            Err(failure) => tracing::debug!(error = %failure, "a shard cannot be measured"),
         }
     }
     Ok(known)
