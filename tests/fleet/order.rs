@@ -7,6 +7,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use redis::aio::MultiplexedConnection;
+use tokio::sync::Barrier;
 
 use super::{named, names, settled};
 use crate::world::{Counts, Traffic, Worker, World, full, seed};
@@ -139,6 +140,8 @@ struct Plain {
     name: String,
     keys: Vec<String>,
     newest: Arc<Mutex<HashMap<String, i64>>>,
+    /// Waited for with the first entries in hand, so that they really run beside each other.
+    all: Option<Arc<Barrier>>,
     rng: StdRng,
 }
 
@@ -153,6 +156,9 @@ impl Plain {
             command.arg(vec![">"; self.keys.len()]);
             let reply: Reply = command.query_async(&mut self.link).await.unwrap();
             let Some(streams) = reply.filter(|streams| !streams.is_empty()) else { return stale };
+            if let Some(all) = self.all.take() {
+                all.wait().await;
+            }
             for (key, entries) in streams {
                 // As long as a small write takes.
                 tokio::time::sleep(Duration::from_micros(self.rng.random_range(500..5000))).await;
@@ -188,6 +194,7 @@ async fn without_ownership_much_is_stale() {
         let _: String = world.ask(&format!("XGROUP CREATE {key} plain 0")).await;
     }
     let (client, newest) = (redis::Client::open(&*world.redis_url).unwrap(), Arc::default());
+    let all = Arc::new(Barrier::new(3));
     let mut running = Vec::new();
     for n in 0..3 {
         let plain = Plain {
@@ -195,6 +202,7 @@ async fn without_ownership_much_is_stale() {
             name: format!("plain-{n}"),
             keys: keys.clone(),
             newest: Arc::clone(&newest),
+            all: Some(all.clone()),
             rng: StdRng::seed_from_u64(seed() + n),
         };
         running.push(tokio::spawn(plain.run()));
