@@ -1,6 +1,7 @@
 -- Roles of PostgreSQL, each with no more than it needs. Run it as a superuser, in the database that hexlane is to use;
 -- before `hexlane migrate`, and once again after it, when there are tables to write to:
---   psql -v owner_password=… -v worker_password=… -f scripts/rights/roles.sql
+--   psql -c '\set owner_password `cat FILE`' -c '\set worker_password `cat FILE`' -f scripts/rights/roles.sql
+-- (psql reads the files by itself: what stands in its arguments, everybody on the machine can see.)
 --
 --   hexlane_owner    owns the tables: `hexlane migrate`
 --   hexlane_worker   everything else: `hexlane worker`, `prune`, `check`
@@ -31,9 +32,7 @@ WHERE oid IN (to_regclass('feature_state'), to_regclass('processed_event'), to_r
     to_regclass('feature'))
 \gexec
 SELECT format('GRANT %s ON %I TO hexlane_worker',
-    CASE WHEN relname IN ('feature_state', 'processed_event') THEN 'SELECT, INSERT, UPDATE, DELETE' ELSE 'SELECT' END,
-    relname)
+    CASE relname WHEN 'hexlane_schema_version' THEN 'SELECT' ELSE 'SELECT, INSERT, UPDATE, DELETE' END, relname)
 FROM pg_class
-WHERE oid IN (to_regclass('feature_state'), to_regclass('processed_event'), to_regclass('hexlane_schema_version'),
-    to_regclass('feature'))
+WHERE oid IN (to_regclass('feature_state'), to_regclass('processed_event'), to_regclass('hexlane_schema_version'))
 \gexec

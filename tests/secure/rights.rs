@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::ended;
+use crate::failover::sentinel_with;
 use crate::world::{World, delete, eventually, point};
 
 const PASSWORD: &str = "letters4tests";
@@ -199,11 +200,20 @@ async fn each_right_that_is_taken_away_is_named_at_the_start() {
         admin.batch_execute(&given).await.unwrap();
     }
     admin.batch_execute(&format!("CREATE DATABASE \"{database}_new\"")).await.unwrap();
-    let mut migrate = world.command(&["migrate"]);
-    let new = world.database_url.replace(&format!("/{database}"), &format!("/{database}_new"));
-    migrate.env("HEXLANE_DATABASE_URL", new.replace("hexlane_worker", "hexlane_owner"));
-    let (code, said) = ended(migrate).await;
-    assert!(code == 1 && said.contains("permission denied"), "{said}");
+    let old = world.database_url.replace("hexlane_worker", "postgres");
+    let new = old.replace(&format!("/{database}"), &format!("/{database}_new"));
+    world.database_url.clone_from(&new);
+    roles(&world);
+    let fresh = world.postgres().await;
+    for right in ["USAGE", "CREATE"] {
+        fresh.batch_execute(&format!("REVOKE {right} ON SCHEMA public FROM hexlane_owner, PUBLIC")).await.unwrap();
+        let mut migrate = world.command(&["migrate"]);
+        migrate.env("HEXLANE_DATABASE_URL", as_user(&new, "hexlane_owner"));
+        let (code, said) = ended(migrate).await;
+        assert!(code == 1 && said.contains("schema"), "without {right}: {said}");
+        fresh.batch_execute(&format!("GRANT {right} ON SCHEMA public TO hexlane_owner")).await.unwrap();
+    }
+    world.database_url = as_user(&old, "hexlane_worker");
 
     // What goes later is named in the log, and nothing is lost by it.
     let worker = world.worker().ready().await;
@@ -218,44 +228,137 @@ async fn each_right_that_is_taken_away_is_named_at_the_start() {
     worker.stop().await.assert_balanced();
 }
 
-/// The commands of people and of producers name what they lack when they come to it.
+/// The commands of people and of producers name what they lack when they come to it; and nothing is granted
+/// that nobody would miss.
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_name_the_right_that_they_lack() {
     let mut world = World::private("lacking_rights", 1).await;
     users(&world).await;
     let admin = world.redis_url.clone();
-    world.hexlane(&["publish", "/dev/null"]).await;
     world.add(0, b"nonsense").await;
     world.worker().once().await;
     let all = shipped("redis.acl").replace("hexlane:", &format!("{}:", world.namespace));
     let folder = tempfile::TempDir::with_prefix("hexlane-rights-").unwrap();
     let input = folder.path().join("events");
     std::fs::write(&input, point("A", 1, 4.3, 52.1)).unwrap();
-    let publish = ["publish", input.to_str().unwrap()];
-    for (user, right, command, named) in [
-        ("producer", "+xadd", &publish[..], "xadd"),
-        ("producer", "+eval", &publish, "eval"),
-        ("producer", "+hget", &publish, "hget"),
+    let patient = "sentinel down-after-milliseconds events 60000\n";
+    let sentinel =
+        sentinel_with(admin.rsplit_once(':').unwrap().1.trim_end_matches('/').parse().unwrap(), patient).await;
+    let by_sentinel = format!("redis+sentinel://hexlane-producer:{PASSWORD}@127.0.0.1:{}/events", sentinel.port);
+    let (topology, input) = (format!("{}:topology", world.namespace), input.to_str().unwrap());
+    let topology = topology.as_str();
+    let publish = &["publish", input][..];
+    let removals: [(&str, &str, &[&str], &str); 21] = [
+        ("producer", "+ping", publish, "'ping'"),
+        ("producer", "+unwatch", publish, "'unwatch'"),
+        ("producer", "+role", &["publish", "--redis-url", &by_sentinel, input], "'role'"),
+        ("producer", "+xadd", publish, "xadd"),
+        ("producer", "+eval", publish, "eval"),
+        ("producer", "+hget", publish, "hget"),
+        ("producer", "+hsetnx", publish, "hsetnx"),
+        ("producer", "+hgetall", &["redis-cli", "HGETALL", topology], "hgetall"),
+        ("operator", "+ping", &["status"], "'ping'"),
+        ("operator", "+unwatch", &["status"], "'unwatch'"),
+        ("operator", "+info", &["check"], "'info'"),
         ("operator", "+eval", &["status"], "eval"),
-        ("operator", "+time", &["status"], "time"),
+        ("operator", "+time", &["status"], "'time'"),
         ("operator", "+@read", &["status"], "hget"),
         ("operator", "+@stream", &["dead", "replay"], "xdel"),
         ("operator", "+@stream", &["dead", "purge", "--all"], "xdel"),
         ("operator", "+zadd", &["dead", "replay"], "zadd"),
+        ("operator", "+zrem", &["prune"], "zrem"),
         ("operator", "+@stream", &["rewind", "--to", "0"], "xgroup setid"),
-    ] {
+        ("operator", "+hsetnx", publish, "hsetnx"),
+        ("operator", "+hset", &["redis-cli", "HSET", topology, "shards", "2"], "hset"),
+    ];
+    for user in ["producer", "operator"] {
         let name = format!("hexlane-{user}");
         let line = all.lines().find(|line| line.starts_with(&format!("user {name} "))).unwrap();
         let line = line.trim_start_matches("user ").replace(&format!("{}_PASSWORD", user.to_uppercase()), PASSWORD);
-        let without: Vec<&str> = line.split(' ').filter(|word| word.trim_matches(['(', ')']) != right).collect();
-        set_user(&world, &format!("{name} reset")).await;
-        set_user(&world, &without.join(" ")).await;
-        world.redis_url = as_user(&admin, &name);
-        let (code, said) = ended(world.command(command)).await;
-        assert_eq!(code, 1, "{command:?} without {right}: {said}");
-        assert!(said.to_lowercase().contains(named), "{command:?} without {right}: {said}");
-        assert!(said.contains("grant the missing command"), "{command:?} without {right}: {said}");
+        let granted = line.split(' ').map(|word| word.trim_matches(['(', ')'])).filter(|word| word.starts_with('+'));
+        for right in granted {
+            assert!(removals.iter().any(|&(who, removed, ..)| (who, removed) == (user, right)), "{user} {right}");
+        }
+        for (_, right, command, named) in removals.iter().filter(|(who, ..)| *who == user) {
+            let without: Vec<&str> = line.split(' ').filter(|word| word.trim_matches(['(', ')']) != *right).collect();
+            set_user(&world, &format!("{name} reset")).await;
+            set_user(&world, &without.join(" ")).await;
+            // As it is before the first one has come, and with something to be forgotten.
+            let _: i64 = match *command {
+                ["publish", ..] => world.ask(&format!("DEL {topology}")).await,
+                _ => world.ask(&format!("HSETNX {topology} shards 1")).await,
+            };
+            let _: i64 = world.ask(&format!("ZADD {}:{{000}}:sent-back 1 1-0", world.namespace)).await;
+            world.redis_url = as_user(&admin, &name);
+            let (code, said) = match *command {
+                ["redis-cli", words @ ..] => {
+                    let mut cli = tokio::process::Command::new("redis-cli");
+                    cli.args(["-e", "--no-auth-warning", "-u", &world.redis_url]).args(words);
+                    ended(cli).await
+                }
+                words => ended(world.command(words)).await,
+            };
+            assert_eq!(code, 1, "{command:?} without {right}: {said}");
+            assert!(said.to_lowercase().contains(named), "{command:?} without {right}: {said}");
+            let remedy = if command[0] == "redis-cli" { "NOPERM" } else { "grant the missing command" };
+            assert!(said.contains(remedy), "{command:?} without {right}: {said}");
+        }
+        let keys = line.split(' ').map(|word| word.trim_matches(['(', ')'])).filter(|word| word.starts_with('~'));
+        for key in keys {
+            let (command, named) = match (user, key.rsplit(':').next().unwrap()) {
+                ("producer", "events" | "topology") | ("operator", "topology") => (publish, key),
+                ("operator", "*") => (&["status"][..], "topology"),
+                ("operator", "sent-back") => (&["dead", "replay"][..], "sent-back"),
+                _ => panic!("{user} has {key}"),
+            };
+            let named = named.rsplit(':').next().unwrap();
+            let elsewhere = |word: &str| match word.trim_matches(['(', ')']) == key {
+                true => word.replace(key, "~elsewhere:*"),
+                false => word.to_owned(),
+            };
+            set_user(&world, &format!("{name} reset")).await;
+            set_user(&world, &line.split(' ').map(elsewhere).collect::<Vec<_>>().join(" ")).await;
+            let _: i64 = world.ask(&format!("DEL {topology}")).await;
+            let (code, said) = ended(world.command(command)).await;
+            assert!(code == 1 && said.contains(named), "{command:?} without {key}: {said}");
+            assert!(said.contains("grant the missing command or key"), "{command:?} without {key}: {said}");
+        }
     }
+
+    // The driver asks for the primary's role in one way or another.
+    users(&world).await;
+    let admin_place = format!("127.0.0.1:{}/events", sentinel.port);
+    for (user, command) in
+        [("worker", &["worker", "--once", "--admin-addr", "127.0.0.1:0"][..]), ("operator", &["status"])]
+    {
+        world.redis_url = format!("redis+sentinel://hexlane-{user}:{PASSWORD}@{admin_place}");
+        let (code, said) = ended(world.command(command)).await;
+        assert_eq!(code, 0, "{user} by Sentinel: {said}");
+    }
+}
+
+/// Sentinels may have users of their own, with the two rights that README names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sentinel_that_wants_a_password_gets_it_and_nobody_else() {
+    let mut world = World::private("sentinel_user", 1).await;
+    let port = world.redis_url.rsplit_once(':').unwrap().1.trim_end_matches('/').parse().unwrap();
+    let users = format!(
+        "user default off\nuser watcher on >{PASSWORD} -@all +role +sentinel|masters\n\
+        sentinel down-after-milliseconds events 60000\n"
+    );
+    let sentinel = sentinel_with(port, &users).await;
+    let url = format!("redis+sentinel://127.0.0.1:{}/events", sentinel.port);
+    for (password, expected) in [(PASSWORD, 0), ("wrong4sentinel", 1)] {
+        world.redis_url = format!("{url}?sentinel-user=watcher&sentinel-password={password}");
+        let mut status = world.command(&["status"]);
+        status.env("RUST_LOG", "trace");
+        let (code, said) = ended(status).await;
+        assert_eq!(code, expected, "{said}");
+        assert!(!said.contains(password), "{said}");
+    }
+    world.redis_url = url;
+    let (code, said) = ended(world.command(&["status"])).await;
+    assert!(code == 1 && said.contains("Sentinel"), "{said}");
 }
 
 /// Trimming and clearing up are not what a worker is for.
@@ -313,4 +416,50 @@ async fn what_people_type_into_redis_cli_works_with_the_shipped_rights() {
         let (code, said) = ended(shell).await;
         assert!(code == 0 && !said.contains("ERR") && !said.contains("NOPERM"), "{command}: {said}");
     }
+}
+
+/// The three steps of README, in place of `hexlane dead replay`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_that_is_sent_back_by_hand_is_what_prune_waits_for() {
+    const DAY_MS: i64 = 86_400_000;
+    type Letters = Vec<(String, Vec<(String, String)>)>;
+    let world = World::private("by_hand", 1).await;
+    users(&world).await;
+    let entered = chrono::Utc::now().timestamp_millis() - 35 * DAY_MS;
+    world.sql("ALTER TABLE feature_state ADD CONSTRAINT nothing CHECK (op = 'delete')").await;
+    let mut command = redis::cmd("XADD");
+    command.arg(world.events_key(0)).arg(format!("{entered}-5")).arg("event").arg(point("gone", 1, 4.3, 52.1));
+    command.query_async::<String>(&mut world.redis()).await.unwrap();
+    world.add(0, &delete("gone", 2)).await;
+    assert_eq!(world.worker().once().await.dead_lettered, 1);
+    world.sql("UPDATE feature_state SET applied_at = applied_at - interval '32 days'").await;
+    let _: u64 = world.ask(&format!("XTRIM {} MAXLEN 0", world.events_key(0))).await;
+
+    let client = redis::Client::open(as_user(&world.redis_url, "hexlane-operator")).unwrap();
+    let mut link = client.get_multiplexed_async_connection().await.unwrap();
+    let mut look = redis::cmd("XRANGE");
+    let letters: Letters = look.arg(world.dead_key(0)).arg("-").arg("+").query_async(&mut link).await.unwrap();
+    let (letter, fields) = &letters[0];
+    let source = &fields.iter().find(|(name, _)| name == "dead:source_id").unwrap().1;
+    let mut send = redis::cmd("XADD");
+    send.arg(world.events_key(0)).arg("*");
+    for (name, value) in fields.iter().take_while(|(name, _)| name != "dead:reason") {
+        send.arg(name).arg(value);
+    }
+    let sent: String = send.arg("dead:entered").arg(source).query_async(&mut link).await.unwrap();
+    let mut remember = redis::cmd("ZADD");
+    remember.arg(format!("{}:{{000}}:sent-back", world.namespace)).arg(entered).arg(&sent);
+    assert_eq!(remember.query_async::<i64>(&mut link).await.unwrap(), 1);
+    let mut remove = redis::cmd("XDEL");
+    assert_eq!(remove.arg(world.dead_key(0)).arg(letter).query_async::<i64>(&mut link).await.unwrap(), 1);
+
+    let pruned = async || world.hexlane(&["prune"]).await;
+    let said = pruned().await;
+    assert!(said.contains("removed 0 tombstones"), "{said}");
+    world.sql("ALTER TABLE feature_state DROP CONSTRAINT nothing").await;
+    assert_eq!(world.worker().once().await.stale, 1);
+    let _: u64 = world.ask(&format!("XTRIM {} MAXLEN 0", world.events_key(0))).await;
+    let said = pruned().await;
+    assert!(said.contains("removed 1 tombstones"), "{said}");
+    assert_eq!(world.state("gone").await, None);
 }
