@@ -83,12 +83,7 @@ impl Failure {
     /// Judges an answer of PostgreSQL by its SQLSTATE.
     /// See <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
     pub fn postgres(sqlstate: &str, text: String) -> Self {
-        let (class, mut remedy) = judge_sqlstate(sqlstate);
-        if sqlstate == "28000" && text.contains("client certificate") {
-            remedy = Some("name one and its key with sslcert and sslkey in --database-url");
-        } else if sqlstate == "28000" && text.contains("pg_hba.conf") {
-            remedy = Some("have a line for this user, host and encryption put into pg_hba.conf, or change sslmode");
-        }
+        let (class, remedy) = judge_sqlstate(sqlstate, &text);
         Self { target: Target::Postgres, class, code: sqlstate.to_owned(), text, remedy }
     }
 
@@ -144,7 +139,7 @@ impl Failure {
 }
 
 /// As rustls words it, as we do, and what to do about it.
-const TLS_TROUBLE: [(&str, &str, &str); 9] = [
+const TLS_TROUBLE: [(&str, &str, &str); 11] = [
     (
         "not valid for name",
         "the server's certificate is made out to another host name",
@@ -172,6 +167,12 @@ const TLS_TROUBLE: [(&str, &str, &str); 9] = [
         "the server wants a certificate of ours",
         "name it and its key: sslcert and sslkey in --database-url, --redis-cert and --redis-key",
     ),
+    ("fatal alert: CertificateExpired", "our certificate has expired", "renew it, and look at the server's clock"),
+    (
+        "fatal alert: UnknownCA",
+        "our certificate is signed by an authority that the server does not trust",
+        "have it signed by one that it trusts: ssl_ca_file of PostgreSQL, tls-ca-cert-file of Redis",
+    ),
     (
         "received fatal alert",
         "the server refuses our certificate or our TLS",
@@ -184,8 +185,15 @@ const TLS_TROUBLE: [(&str, &str, &str); 9] = [
     ),
 ];
 
-fn judge_sqlstate(sqlstate: &str) -> (Class, Option<&'static str>) {
+fn judge_sqlstate(sqlstate: &str, text: &str) -> (Class, Option<&'static str>) {
     let class = match sqlstate {
+        "28000" if text.contains("client certificate") => {
+            return (Class::Fatal, Some("name one and its key with sslcert and sslkey in --database-url"));
+        }
+        "28000" if text.contains("pg_hba.conf") => {
+            let remedy = "have a line for this user, host and encryption put into pg_hba.conf, or change sslmode";
+            return (Class::Fatal, Some(remedy));
+        }
         "28P01" | "28000" => return (Class::Fatal, Some("check user and password in --database-url")),
         "3D000" => return (Class::Fatal, Some("create the database, or correct its name in --database-url")),
         "42501" => return (Class::Fatal, Some("grant the missing right to the user in --database-url")),
@@ -279,6 +287,19 @@ impl Retry {
         }
     }
 
+    /// The same, but where `hope` comes first, only for as long as a first wait: not all at once.
+    pub async fn pause_unless<T>(&mut self, hope: impl Future<Output = T>, cancel: &CancellationToken) -> bool {
+        let wait = self.next_wait();
+        tokio::select! {
+            () = tokio::time::sleep(wait) => true,
+            () = cancel.cancelled() => false,
+            _ = hope => {
+                self.reset();
+                self.pause(cancel).await
+            }
+        }
+    }
+
     /// Starts anew after a success.
     pub fn reset(&mut self) {
         self.0.reset();
@@ -318,5 +339,19 @@ mod tests {
         }
         assert!(longest <= policy.cap, "{longest:?}");
         assert!(longest > policy.cap / 2, "{longest:?}");
+    }
+
+    #[tokio::test]
+    async fn hope_shortens_a_long_pause() {
+        let policy = RetryPolicy { base: Duration::from_millis(1), cap: Duration::from_secs(24 * 3600) };
+        let mut retry = policy.start();
+        for _ in 0..40 {
+            retry.next_wait();
+        }
+        let never = CancellationToken::new();
+        let paused = retry.pause_unless(std::future::ready(()), &never);
+        assert_eq!(tokio::time::timeout(Duration::from_secs(60), paused).await, Ok(true));
+        never.cancel();
+        assert!(!retry.pause_unless(std::future::pending::<()>(), &never).await);
     }
 }

@@ -9,6 +9,8 @@ use hexlane::cli::{Cli, Command, LogFormat};
 use hexlane::commands::check::Severity;
 use hexlane::trace::Export;
 use hexlane::{commands, worker};
+use tracing::Level;
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -83,7 +85,8 @@ fn collector(command: &Command) -> Option<&str> {
 }
 
 /// `RUST_LOG` chooses what is shown; by default everything from `info`, without the
-/// notices of a database that has what it is asked to have.
+/// notices of a database that has what it is asked to have. Never what the driver tells of its statements,
+/// whose parameters are what events hold.
 fn start_log(format: LogFormat, export: Option<&Export>) {
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("info,tokio_postgres=warn,opentelemetry_sdk=warn,opentelemetry-otlp=warn"));
@@ -92,7 +95,8 @@ fn start_log(format: LogFormat, export: Option<&Export>) {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).with_target(false).boxed(),
         LogFormat::Json => log.json().boxed(),
     };
-    tracing_subscriber::registry().with(log.with_filter(filter)).with(export.map(Export::layer)).init();
+    let shown = filter_fn(|told| !told.target().starts_with("tokio_postgres") || *told.level() <= Level::INFO);
+    tracing_subscriber::registry().with(log.with_filter(filter.and(shown))).with(export.map(Export::layer)).init();
 }
 
 #[expect(clippy::print_stderr, reason = "the last word to the user")]

@@ -148,9 +148,9 @@ impl Meter {
         self.reclaimed.inc_by(entries as u64);
     }
 
-    /// A batch has been answered by the database.
-    pub fn committed(&self, ids: impl ExactSizeIterator<Item = EntryId>, server_now_ms: i64) {
-        self.batch_rows.observe(ids.len() as f64);
+    /// A batch of so many entries has its fates; these of them by an answer of the database.
+    pub fn committed(&self, entries: usize, ids: impl Iterator<Item = EntryId>, server_now_ms: i64) {
+        self.batch_rows.observe(entries as f64);
         let latency = self.commit_latency.local();
         for id in ids {
             let waited_ms = server_now_ms.saturating_sub_unsigned(id.ms).max(0);

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Watched};
 use crate::cli::WorkerArgs;
+use crate::commands::check;
 use crate::event::EntryId;
 use crate::failure::{Failure, RetryPolicy};
 use crate::fleet::yielding::WriteHealth;
@@ -150,8 +151,11 @@ async fn prepare(stream: &Stream, store: &Store, args: &WorkerArgs) -> Result<To
         store.migrate().await?;
     }
     store.check_server().await?;
-    store.check_rights(&["SELECT", "INSERT", "UPDATE"]).await?;
+    let inspection = store.inspect().await?;
+    inspection.check_columns()?;
+    inspection.check_rights(&["SELECT", "INSERT", "UPDATE"])?;
     store.probe_write().await?;
+    check::log_at_start(&stream.inspect().await?, &inspection);
     Ok(topology)
 }
 

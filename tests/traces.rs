@@ -11,7 +11,10 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
+use crate::secure::ended;
 use crate::world::{World, eventually, free_port, point};
+
+const PASSWORD: &str = "letters4traces";
 
 type Spans = Arc<Mutex<Vec<Span>>>;
 
@@ -28,6 +31,7 @@ impl Collector {
             let request = ExportTraceServiceRequest::decode(body).expect("OTLP");
             for resource in request.resource_spans {
                 let attributes = resource.resource.expect("a resource").attributes;
+                assert!(!format!("{attributes:?}").contains(PASSWORD), "{attributes:?}");
                 assert!(attributes.iter().any(|attribute| attribute.key == "service.name"));
                 let sent = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
                 spans.lock().unwrap().extend(sent);
@@ -74,7 +78,12 @@ async fn an_entry_goes_on_in_the_trace_of_its_producer() {
     add(&point("C", 1, 4.3, 52.1), b"no context").await;
     world.add(1, &point("D", 1, 4.3, 52.1)).await;
 
-    let worker = world.worker().set("OTLP_ENDPOINT", &collector.address).ready().await;
+    let _: redis::Value = world.ask(&format!("ACL SETUSER {} on >{PASSWORD} ~* &* +@all", world.namespace)).await;
+    let redis_url = world.redis_url.replace("redis://", &format!("redis://{}:{PASSWORD}@", world.namespace));
+    let database_url = world.database_url.replace("postgres@", &format!("postgres:{PASSWORD}@"));
+    assert!(redis_url.contains(PASSWORD) && database_url.contains(PASSWORD), "{redis_url} {database_url}");
+    let worker = world.worker().set("OTLP_ENDPOINT", &collector.address).set("REDIS_URL", &redis_url);
+    let worker = worker.set("DATABASE_URL", &database_url).ready().await;
     world.drained().await;
     let counts = worker.stop().await;
     assert_eq!((counts.applied, counts.dead_lettered), (4, 1));
@@ -108,7 +117,7 @@ async fn an_entry_goes_on_in_the_trace_of_its_producer() {
 
     // Whose features they are, and where, is nobody's business who looks at traces.
     let everything = format!("{:?}", collector.spans.lock().unwrap());
-    for secret in ["Secret", "Hidden", "4.25", "52.125"] {
+    for secret in ["Secret", "Hidden", "4.25", "52.125", PASSWORD] {
         assert!(!everything.contains(secret), "{secret}");
     }
     // It goes on when the letter is sent back.
@@ -128,4 +137,26 @@ async fn a_collector_that_is_away_costs_spans_only() {
     assert!(!log.contains("panicked"), "{log}");
     eventually("it is told", async || worker.log().contains("opentelemetry") || worker.log().contains("spans")).await;
     assert_eq!(worker.stop().await.applied, 100);
+}
+
+/// The drivers' own words too, however much is asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_log_holds_what_events_hold() {
+    let world = World::shared("talkative", 1).await;
+    let more = r#","properties":{"k":"whisper"},"event_id":"first""#;
+    let place = r#"{"type":"Point","coordinates":[4.0625,52.125]}"#;
+    let good = crate::world::event("Secret", 1, "create", place, more);
+    let bad = crate::world::event("Hidden", 1, "create", r#"{"type":"Point","coordinates":[4.0625]}"#, "");
+    world.sql("ALTER TABLE feature_state ADD CONSTRAINT no_ghosts CHECK (feature_id <> 'Ghost')").await;
+    for event in [&good, &bad, &point("Ghost", 1, 4.0625, 52.125)] {
+        world.add(0, event).await;
+    }
+    let mut worker = world.command(&["worker", "--once", "--admin-addr", "127.0.0.1:0"]);
+    worker.env("RUST_LOG", "trace,tokio_postgres::query=trace");
+    let (code, log) = ended(worker).await;
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains(r#""applied":1"#) && log.contains(r#""dead_lettered":2"#), "{log}");
+    for secret in ["Secret", "Hidden", "4.0625", "52.125", "whisper", "with parameters"] {
+        assert!(!log.contains(secret), "{secret}: {log}");
+    }
 }

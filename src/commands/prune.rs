@@ -18,7 +18,7 @@ pub async fn run(args: PruneArgs) -> Result<(), String> {
     let stream = args.redis.stream().await?;
     let store = args.database.store("hexlane prune", args.dedup_window).await?;
     store.check_schema().await?;
-    store.check_rights(&["SELECT", "UPDATE", "DELETE"]).await?;
+    store.inspect().await?.check_rights(&["SELECT", "UPDATE", "DELETE"])?;
     let (from, oldest) = counted_from(&stream).await?;
     let mut out = String::new();
     let stamp = |time: DateTime<Utc>| time.to_rfc3339_opts(SecondsFormat::Secs, true);

@@ -60,6 +60,7 @@ impl Intake {
         let mut retry = self.shared.settings.retry.start();
         while self.goes_on() {
             self.term.pulse.intake();
+            let mut returns = self.shared.stream.returns();
             match self.turn().await {
                 Ok(()) if trouble.is_over() => {}
                 Ok(()) => {
@@ -70,7 +71,7 @@ impl Intake {
                     trouble.add(&failure, self.shard);
                     // Whatever went wrong, entries may be pending that nobody holds.
                     self.next_look = Instant::now();
-                    if !retry.pause(&stop).await {
+                    if !retry.pause_unless(returns.changed(), &stop).await {
                         return;
                     }
                     if failure.class == Class::GroupMissing {

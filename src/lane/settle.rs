@@ -97,6 +97,7 @@ impl Commit {
             if !self.term.lease.is_held() {
                 return None;
             }
+            let mut returns = self.shared.stream.returns();
             let answer = tokio::select! {
                 answer = work() => answer,
                 () = self.shared.abort.cancelled() => return None,
@@ -110,7 +111,7 @@ impl Commit {
                 Err(failure) => {
                     trouble.add(&failure, self.shard);
                     self.term.pulse.lane();
-                    retry.pause(&self.shared.abort).await.then_some(())?;
+                    retry.pause_unless(returns.changed(), &self.shared.abort).await.then_some(())?;
                 }
             }
         }

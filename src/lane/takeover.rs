@@ -105,13 +105,14 @@ impl Intake {
     async fn put_back(&mut self, page: &[Delivered]) -> Result<(), Failure> {
         let mut retry = self.shared.settings.retry.start();
         loop {
+            let mut returns = self.shared.stream.returns();
             let Err(failure) = self.reader.mark_deliveries(page).await else { return Ok(()) };
             if failure.class == Class::GroupMissing {
                 // The counters went with the group. Made again by the next read, it delivers anew.
                 return Ok(());
             }
             self.shared.meter.retried(&failure);
-            if !retry.pause(&self.shared.abort).await {
+            if !retry.pause_unless(returns.changed(), &self.shared.abort).await {
                 return Err(failure);
             }
             if !self.reader.is_connected() {

@@ -82,7 +82,8 @@ impl Commit {
             .map(|((id, rejection), stored)| (id, judge_bad(id, rejection, stored, &good)))
             .collect();
         let fates: Fates = good.into_iter().map(|(id, _, fate)| (id, fate)).chain(bad).collect();
-        self.shared.meter.committed(fates.iter().map(|(id, _)| *id), self.shared.stream.server_now_ms());
+        let committed = fates.iter().filter(|(_, fate)| !fate.is_dead()).map(|(id, _)| *id);
+        self.shared.meter.committed(fates.len(), committed, self.shared.stream.server_now_ms());
         Some(fates)
     }
 

@@ -7,6 +7,25 @@ use tokio_postgres::types::Type;
 use super::{Store, give_back, in_time};
 use crate::failure::{Failure, Target};
 
+const TABLES: [&str; 2] = ["feature_state", "processed_event"];
+/// As `hexlane migrate` makes them.
+pub(crate) const COLUMNS: [(&str, &str); 12] = [
+    ("feature_state.feature_id", "text"),
+    ("feature_state.version", "bigint"),
+    ("feature_state.op", "text"),
+    ("feature_state.observation_time", "timestamp with time zone"),
+    ("feature_state.geometry", "geometry(Geometry,4326)"),
+    ("feature_state.geometry_z", "geometry(GeometryZ,4326)"),
+    ("feature_state.properties", "jsonb"),
+    ("feature_state.cell", "bigint"),
+    ("feature_state.applied_at", "timestamp with time zone"),
+    ("processed_event.feature_id", "text"),
+    ("processed_event.event_id", "text"),
+    ("processed_event.processed_at", "timestamp with time zone"),
+];
+/// For those that are not.
+pub(crate) const OF_COLUMNS: &str = "give it back the type that `hexlane migrate --print` shows";
+
 /// How a server and a database are set up.
 #[derive(Clone, Debug, Default)]
 pub struct Inspection {
@@ -22,7 +41,7 @@ pub struct Inspection {
     pub asynchronous_standbys: i64,
     /// Standbys of which this user may know no more than that they are there.
     pub hidden_standbys: i64,
-    /// Columns of `feature_state` and their types, as PostgreSQL writes them.
+    /// Columns of our tables as `TABLE.COLUMN`, and their types as PostgreSQL writes them.
     pub columns: HashMap<String, String>,
     /// `TABLE RIGHT`, for each right that a worker or `prune` needs and this user lacks.
     pub missing_rights: Vec<String>,
@@ -30,27 +49,43 @@ pub struct Inspection {
     pub clock_ahead_us: i64,
 }
 
-impl Store {
+impl Inspection {
+    /// Columns that are not as they have to be, in words.
+    pub fn wrong_columns(&self) -> Vec<String> {
+        let found = |column: &str| self.columns.get(column).map_or("absent", String::as_str);
+        let wrong = COLUMNS.into_iter().filter(|(column, wanted)| found(column) != *wanted);
+        wrong.map(|(column, wanted)| format!("{column} is {}, not {wanted}", found(column))).collect()
+    }
+
+    /// Refuses to go on with columns of other types than those that are written.
+    ///
+    /// # Errors
+    /// [`crate::failure::Class::Fatal`], naming them.
+    pub fn check_columns(&self) -> Result<(), Failure> {
+        let wrong = self.wrong_columns();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::fatal(Target::Postgres, "schema", wrong.join(", "), OF_COLUMNS))
+    }
+
     /// Refuses to go on without `rights` to both tables.
     ///
     /// # Errors
-    /// [`crate::failure::Class::Fatal`], naming those that are missing; else as judged by [`Failure::postgres`].
-    pub async fn check_rights(&self, rights: &[&str]) -> Result<(), Failure> {
-        let missing = self.inspect().await?.missing_rights;
-        let missing: Vec<String> =
-            missing.into_iter().filter(|missing| rights.iter().any(|right| missing.ends_with(right))).collect();
+    /// [`crate::failure::Class::Fatal`], naming those that are missing.
+    pub fn check_rights(&self, rights: &[&str]) -> Result<(), Failure> {
+        let is_wanted = |missing: &&str| rights.iter().any(|right| missing.ends_with(right));
+        let missing: Vec<&str> = self.missing_rights.iter().map(String::as_str).filter(is_wanted).collect();
         if missing.is_empty() {
             return Ok(());
         }
         let text = format!("the user in --database-url lacks {}", missing.join(", "));
-        Err(Failure::fatal(
-            Target::Postgres,
-            "42501",
-            text,
-            "grant it; scripts/rights/roles.sql has all that is needed",
-        ))
+        let remedy = "grant it; scripts/rights/roles.sql has all that is needed";
+        Err(Failure::fatal(Target::Postgres, "42501", text, remedy))
     }
+}
 
+impl Store {
     /// Asks for everything at once. Changes nothing.
     ///
     /// # Errors
@@ -63,13 +98,14 @@ impl Store {
                 (SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'async' AND state = 'streaming'),
                 (SELECT coalesce(array_agg(name), '{}') FROM unnest($1::text[]) AS name),
                 (SELECT coalesce(array_agg(coalesce(current_setting(name, true), '')), '{}') FROM unnest($1::text[]) AS name),
-                (SELECT coalesce(array_agg(attname::text ORDER BY attnum), '{}') FROM pg_attribute
-                    WHERE attrelid = to_regclass('feature_state') AND attnum > 0 AND NOT attisdropped),
-                (SELECT coalesce(array_agg(format_type(atttypid, atttypmod) ORDER BY attnum), '{}') FROM pg_attribute
-                    WHERE attrelid = to_regclass('feature_state') AND attnum > 0 AND NOT attisdropped),
+                (SELECT coalesce(array_agg(name || '.' || attname ORDER BY name, attnum), '{}')
+                    FROM unnest($2::text[]) AS name JOIN pg_attribute ON attrelid = to_regclass(name)
+                    WHERE attnum > 0 AND NOT attisdropped),
+                (SELECT coalesce(array_agg(format_type(atttypid, atttypmod) ORDER BY name, attnum), '{}')
+                    FROM unnest($2::text[]) AS name JOIN pg_attribute ON attrelid = to_regclass(name)
+                    WHERE attnum > 0 AND NOT attisdropped),
                 (SELECT coalesce(array_agg(name || ' ' || privilege), '{}')
-                    FROM unnest(ARRAY['feature_state', 'processed_event']) AS name,
-                        unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege
+                    FROM unnest($2::text[]) AS name, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege
                     WHERE NOT coalesce(has_table_privilege(to_regclass(name), privilege), false)),
                 (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
                 (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL),
@@ -78,7 +114,9 @@ impl Store {
             let names =
                 ["fsync", "full_page_writes", "synchronous_standby_names", "statement_timeout", "server_version"];
             let before_us = chrono::Utc::now().timestamp_micros();
-            let row = client.query_typed_one(sql, &[(&names.as_slice(), Type::TEXT_ARRAY)]).await?;
+            let row = client
+                .query_typed_one(sql, &[(&names.as_slice(), Type::TEXT_ARRAY), (&TABLES.as_slice(), Type::TEXT_ARRAY)])
+                .await?;
             let half_way_us = i64::midpoint(before_us, chrono::Utc::now().timestamp_micros());
             let zip = |names: Vec<String>, values: Vec<String>| names.into_iter().zip(values).collect();
             Ok(Inspection {

@@ -39,14 +39,18 @@ impl Stream {
         command.arg("server").arg("memory").arg("persistence").arg("replication");
         let text: String = self.ask("inspecting the server", &command).await?;
         self.sync_clock().await?;
-        let mut setting = redis::cmd("CONFIG");
-        setting.arg("GET").arg("appendfsync");
-        // Few users may ask for it.
-        let sync: Vec<String> = self.ask("asking for a setting", &setting).await.unwrap_or_default();
         Ok(Inspection {
-            appends_without_sync: sync.last().is_some_and(|value| value == "no"),
             clock_ahead_us: self.clock_offset_us.load(std::sync::atomic::Ordering::Relaxed),
             ..Inspection::of(&text)
         })
+    }
+
+    /// Whether `appendfsync` is `no`, as far as this user may know: few may ask for it, and an attempt stands in
+    /// the server's ACL LOG.
+    pub async fn appends_without_sync(&self) -> bool {
+        let mut setting = redis::cmd("CONFIG");
+        setting.arg("GET").arg("appendfsync");
+        let sync: Vec<String> = self.ask("asking for a setting", &setting).await.unwrap_or_default();
+        sync.last().is_some_and(|value| value == "no")
     }
 }

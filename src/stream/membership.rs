@@ -25,7 +25,12 @@ impl Stream {
     /// As judged by [`Failure::redis`].
     pub async fn heartbeat(&self, token: &str, ttl: Duration) -> Result<Vec<String>, Failure> {
         let mut command = script(include_str!("lua/heartbeat.lua"), &[self.keys.workers()]);
-        self.ask("sending a heartbeat", command.arg(token).arg(millis(ttl))).await
+        self.server.note(self.ask("sending a heartbeat", command.arg(token).arg(millis(ttl))).await)
+    }
+
+    /// Changes when the server was away and has taken a heartbeat again.
+    pub fn returns(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.server.returns()
     }
 
     /// Tokens of the live workers, without being one.
@@ -73,7 +78,7 @@ impl Stream {
             command.arg(token).arg(millis(lease)).arg(&*self.group);
             command
         });
-        let answers: Vec<i64> = self.ask_all("renewing leases", commands).await?;
+        let answers: Vec<i64> = self.server.note(self.ask_all("renewing leases", commands).await)?;
         let renewal = |answer: i64| match u64::try_from(answer) {
             Ok(pending) => Renewal::Renewed { pending },
             Err(_) => Renewal::Lost,

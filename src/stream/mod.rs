@@ -66,9 +66,10 @@ impl Stream {
         let primary = self.server.primary().await?;
         let asked = async {
             let mut connection = primary.connection(doing).await?;
-            command.query_async(&mut connection).await.map_err(|error| failure(&error, doing))
+            let answer = command.query_async(&mut connection).await;
+            answer.map_err(|error| with_what_was_run(failure(&error, doing), command))
         };
-        asked.await.map_err(|failure| self.server.distrust(&primary, with_what_was_run(failure, command)))
+        self.server.judge(&primary, asked.await)
     }
 
     /// Sends commands in one pipeline.
@@ -77,10 +78,7 @@ impl Stream {
         doing: &str,
         commands: impl Iterator<Item = redis::Cmd>,
     ) -> Result<Vec<T>, Failure> {
-        let mut pipe = redis::pipe();
-        for command in commands {
-            pipe.add_command(command);
-        }
+        let pipe = pipeline(commands);
         if pipe.is_empty() { Ok(Vec::new()) } else { self.send(doing, &pipe, || true).await }
     }
 
@@ -90,10 +88,7 @@ impl Stream {
         doing: &str,
         commands: impl Iterator<Item = redis::Cmd>,
     ) -> Result<Vec<Result<T, Failure>>, Failure> {
-        let mut pipe = redis::pipe();
-        for command in commands {
-            pipe.add_command(command);
-        }
+        let mut pipe = pipeline(commands);
         if pipe.is_empty() {
             return Ok(Vec::new());
         }
@@ -118,16 +113,13 @@ impl Stream {
             if !is_held() {
                 return Err(Failure::lease_over(Target::Redis, doing));
             }
-            pipe.query_async(&mut connection).await.map_err(|error| failure(&error, doing))
+            pipe.query_async(&mut connection).await.map_err(|error| {
+                let failure = failure(&error, doing);
+                // All of its commands are alike.
+                pipe.cmd_iter().next().map_or(failure.clone(), |command| with_what_was_run(failure, command))
+            })
         };
-        asked.await.map_err(|failure| {
-            // All of its commands are alike.
-            let failure = match pipe.cmd_iter().next() {
-                Some(command) => with_what_was_run(failure, command),
-                None => failure,
-            };
-            self.server.distrust(&primary, failure)
-        })
+        self.server.judge(&primary, asked.await)
     }
 
     /// Asks whether the server answers.
@@ -205,6 +197,14 @@ impl redis::ToRedisArgs for EntryId {
 
 impl redis::ToSingleRedisArg for EntryId {}
 
+fn pipeline(commands: impl Iterator<Item = redis::Cmd>) -> Pipeline {
+    let mut pipe = redis::pipe();
+    for command in commands {
+        pipe.add_command(command);
+    }
+    pipe
+}
+
 /// EVAL of `source` over `keys`; its further arguments are the caller's to add.
 fn script(source: &str, keys: &[String]) -> redis::Cmd {
     let mut command = redis::cmd("EVAL");
@@ -212,21 +212,33 @@ fn script(source: &str, keys: &[String]) -> redis::Cmd {
     command
 }
 
-/// A script that lacks a right does not say which of its commands it lacks it for.
+/// The server does not always say which command it refused, and never for which key; of a script not even
+/// which of its commands.
 /// See <https://redis.io/docs/latest/operate/oss_and_stack/management/security/acl/>.
 fn with_what_was_run(mut failure: Failure, command: &redis::Cmd) -> Failure {
+    if failure.code != "NOPERM" {
+        return failure;
+    }
     let mut arguments = command.args_iter().filter_map(|argument| match argument {
         redis::Arg::Simple(bytes) => std::str::from_utf8(bytes).ok(),
         _ => None,
     });
-    if failure.code == "NOPERM"
-        && let (Some("EVAL"), Some(source)) = (arguments.next(), arguments.next())
-    {
-        let mut run: Vec<String> = source.split("redis.call('").skip(1).map(command_of).collect();
-        run.sort();
-        run.dedup();
-        failure.text.push_str(&format!(" (the script runs {})", run.join(", ")));
-    }
+    let what = match (arguments.next(), arguments.next()) {
+        (Some("EVAL"), Some(source)) => {
+            let mut run: Vec<String> = source.split("redis.call('").skip(1).map(command_of).collect();
+            run.sort();
+            run.dedup();
+            let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or_default();
+            let keys: Vec<&str> = arguments.take(count).collect();
+            format!("the script runs {} with {}", run.join(", "), keys.join(", "))
+        }
+        (Some(name @ ("XGROUP" | "XINFO" | "MEMORY")), Some(subcommand)) => {
+            format!("it was {name} {subcommand} {}", arguments.next().unwrap_or_default())
+        }
+        (Some(name), key) => format!("it was {name} {}", key.unwrap_or_default()),
+        (None, _) => return failure,
+    };
+    failure.text.push_str(&format!(" ({what})"));
     failure
 }
 

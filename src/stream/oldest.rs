@@ -46,7 +46,7 @@ impl Stream {
                 self.oldest_letter(shard).await?,
                 self.oldest_event(shard).await?,
             ] {
-                oldest = [oldest, found].into_iter().flatten().min_by_key(|oldest: &Oldest| oldest.entered);
+                oldest = older(oldest, found);
             }
         }
         Ok(oldest)
@@ -60,7 +60,7 @@ impl Stream {
         let mut oldest = None;
         for shard in 0..shards {
             let found = self.oldest_letter(shard).await?;
-            oldest = [oldest, found].into_iter().flatten().min_by_key(|oldest: &Oldest| oldest.entered);
+            oldest = older(oldest, found);
         }
         Ok(oldest)
     }
@@ -113,4 +113,8 @@ impl Stream {
             oldest = oldest.into_iter().chain(found).min_by_key(|oldest| oldest.entered);
         }
     }
+}
+
+fn older(one: Option<Oldest>, other: Option<Oldest>) -> Option<Oldest> {
+    [one, other].into_iter().flatten().min_by_key(|oldest| oldest.entered)
 }

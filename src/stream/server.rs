@@ -3,17 +3,19 @@
 //! See <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base64::Engine;
-use deadpool_redis::{Manager, Pool, PoolError};
+use deadpool_redis::{Hook, HookError, Manager, Pool, PoolError};
 use redis::aio::MultiplexedConnection;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, RedisError, TlsCertificates,
     TlsMode,
 };
+use tokio::sync::watch;
 
 use super::failure;
 use crate::authorities;
@@ -78,8 +80,23 @@ impl Certificates {
 pub struct Server {
     place: Arc<Place>,
     current: Arc<Mutex<Option<Arc<Primary>>>>,
-    /// It speaks TLS, and we have no certificate of our own.
-    may_miss_certificate: bool,
+    /// What we show of ourselves, where it speaks TLS.
+    tls: Option<Presented>,
+    has_answered: Arc<AtomicBool>,
+    absence: Arc<Absence>,
+}
+
+/// Whether the server is away, and how often it has come back: for those who wait until it does.
+#[derive(Default)]
+struct Absence {
+    is_noted: AtomicBool,
+    returns: watch::Sender<u64>,
+}
+
+#[derive(Clone, Copy)]
+enum Presented {
+    Nothing,
+    Certificate,
 }
 
 enum Place {
@@ -126,8 +143,15 @@ impl Server {
                 })
             }
         };
-        let may_miss_certificate = url.starts_with("rediss") && certificates.own.is_none();
-        Ok(Self { place: Arc::new(place), current: Arc::default(), may_miss_certificate })
+        let presented = if certificates.own.is_none() { Presented::Nothing } else { Presented::Certificate };
+        let tls = url.starts_with("rediss").then_some(presented);
+        Ok(Self {
+            place: Arc::new(place),
+            current: Arc::default(),
+            tls,
+            has_answered: Arc::default(),
+            absence: Arc::default(),
+        })
     }
 
     /// Host and port, for logs.
@@ -181,15 +205,44 @@ impl Server {
         if !failure.is_silence() && !of_server.contains(&failure.code.as_str()) {
             return failure;
         }
-        if self.may_miss_certificate && failure.code == "io" && !failure.text.contains("refused") {
+        if failure.code == "io" && !failure.text.contains("refused") && !self.has_answered.load(Ordering::Relaxed) {
             // Often its last word does not get through.
-            failure.remedy = Some("if it asks who we are, name --redis-cert and --redis-key");
+            failure.remedy = self.tls.map(|presented| match presented {
+                Presented::Nothing => "if it asks who we are, name --redis-cert and --redis-key",
+                Presented::Certificate => {
+                    "if its log says that it refuses the certificate in --redis-cert, renew that, \
+                                           or have it signed by an authority that it trusts"
+                }
+            });
         }
         let mut current = self.current();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, primary)) {
             *current = None;
         }
         failure
+    }
+
+    /// Hears of every answer.
+    pub(super) fn judge<T>(&self, primary: &Arc<Primary>, answer: Result<T, Failure>) -> Result<T, Failure> {
+        if answer.is_ok() {
+            self.has_answered.store(true, Ordering::Relaxed);
+        }
+        answer.map_err(|failure| self.distrust(primary, failure))
+    }
+
+    /// Hears of every attempt to write down that we live.
+    pub(super) fn note<T>(&self, attempt: Result<T, Failure>) -> Result<T, Failure> {
+        if attempt.is_err() {
+            self.absence.is_noted.store(true, Ordering::Relaxed);
+        } else if self.absence.is_noted.swap(false, Ordering::Relaxed) {
+            self.absence.returns.send_modify(|returns| *returns += 1);
+        }
+        attempt
+    }
+
+    /// Changes when the server has come back.
+    pub(super) fn returns(&self) -> watch::Receiver<u64> {
+        self.absence.returns.subscribe()
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Arc<Primary>>> {
@@ -205,6 +258,7 @@ impl Primary {
         let manager = Manager::new_with_config(client.get_connection_info().clone(), config).map_err(bad_url)?;
         let pool = Pool::builder(manager)
             .max_size(POOL_SIZE)
+            .post_create(Hook::async_fn(|link, _| Box::pin(try_recycling(link))))
             .build()
             .map_err(|error| Failure::fatal(Target::Redis, "pool", error.to_string(), "this is a bug: report it"))?;
         Ok(Self { client, pool, ack_links: Mutex::default() })
@@ -221,7 +275,7 @@ impl Primary {
     /// A connection for plain commands.
     pub(super) async fn connection(&self, doing: &str) -> Result<deadpool_redis::Connection, Failure> {
         self.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => failure(&error, doing),
+            PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => failure(&error, doing),
             other => Failure::silence(Target::Redis, Class::Transient, "io", format!("{doing}: {other}")),
         })
     }
@@ -246,6 +300,14 @@ impl Primary {
     fn ack_links(&self) -> MutexGuard<'_, HashMap<u16, MultiplexedConnection>> {
         self.ack_links.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the pool asks before it hands a connection out again. Where the user may not, it would say nothing
+/// and make a new one each time.
+async fn try_recycling(link: &mut MultiplexedConnection) -> Result<(), HookError> {
+    let mut pipe = redis::pipe();
+    pipe.cmd("UNWATCH").cmd("PING");
+    pipe.exec_async(link).await.map_err(HookError::Backend)
 }
 
 fn two_passwords() -> Failure {
@@ -356,5 +418,17 @@ mod tests {
             let failure = open(url).err().unwrap();
             assert!(failure.is_fatal() && !failure.to_string().contains("secret"), "{url}: {failure}");
         }
+    }
+
+    #[test]
+    fn a_server_is_back_when_an_attempt_succeeds_after_one_that_failed() {
+        let server = Server::open("redis://127.0.0.1:1", None, &Certificates::default()).unwrap();
+        let returns = server.returns();
+        let failed = || Err::<(), _>(Failure::no_answer(Target::Redis, "a heartbeat"));
+        for (attempt, is_back) in [(Ok(()), false), (failed(), false), (failed(), false), (Ok(()), true)] {
+            let _ = server.note(attempt);
+            assert_eq!(returns.has_changed().unwrap(), is_back);
+        }
+        assert!(!server.returns().has_changed().unwrap(), "for those who ask later it is there");
     }
 }

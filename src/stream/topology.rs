@@ -52,15 +52,7 @@ impl Stream {
             "format",
             FORMAT,
         ]);
-        let in_force: Vec<String> = self.ask("agreeing on the topology", &command).await.map_err(|failure| {
-            if failure.code != "NOPERM" {
-                return failure;
-            }
-            // Of a script the server does not always say which command it was.
-            let text =
-                format!("agreeing on the topology: EVAL, HGET or HSETNX with {} is refused", self.keys.topology());
-            Failure::redis("NOPERM", text)
-        })?;
+        let in_force: Vec<String> = self.ask("agreeing on the topology", &command).await?;
         read(&in_force, wanted, &self.keys.topology())
     }
 

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::run;
+use crate::secure::Program;
 use crate::world::World;
 
 async fn check(world: &World) -> (i32, Value) {
@@ -80,6 +81,51 @@ async fn each_fault_is_named_with_what_to_do() {
         .all(|words| errors.contains(words))
     })
     .await;
+}
+
+/// What it can work with is told in its log, the rest ends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_finds_at_its_start_what_check_finds() {
+    let world = World::private("check_start", 1).await;
+    world.ask::<String>("CONFIG SET maxmemory-policy allkeys-lru").await;
+    let worker = world.worker().ready().await;
+    let log = worker.log();
+    assert!(log.contains("would evict whole streams") && log.contains("set maxmemory-policy noeviction"), "{log}");
+    worker.stop().await;
+    world.sql("DROP VIEW feature; ALTER TABLE feature_state ALTER cell TYPE text").await;
+    world.sql("ALTER TABLE processed_event RENAME processed_at TO at").await;
+    let ended = run(world.command(&["worker", "--once", "--admin-addr", "127.0.0.1:0"]), b"").await;
+    assert_eq!(ended.code, 1, "{ended:?}");
+    let wrong = "feature_state.cell is text, not bigint, \
+                 processed_event.processed_at is absent, not timestamp with time zone";
+    assert!(ended.stderr.contains(wrong) && ended.stderr.contains("give it back the type"), "{}", ended.stderr);
+}
+
+/// Each refuses to go on, as a worker does.
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_hexlane_cannot_work_with_are_named() {
+    let mut world = World::shared("check_servers", 1).await;
+    let cluster = Program::start("redis-server", |_, port| {
+        ["--bind", "127.0.0.1", "--save", "", "--cluster-enabled", "yes", "--port", &port.to_string()]
+            .map(str::to_owned)
+            .to_vec()
+    })
+    .await;
+    let good = std::mem::replace(&mut world.redis_url, format!("redis://127.0.0.1:{}", cluster.port));
+    let without = format!("{}_without", world.namespace);
+    world.sql(&format!("CREATE DATABASE \"{without}\"")).await;
+    let said = async |world: &World, sentence: &str| {
+        for command in [&["check"][..], &["worker", "--once", "--no-migrate", "--admin-addr", "127.0.0.1:0"]] {
+            let ended = run(world.command(command), b"").await;
+            assert_eq!(ended.code, 1, "{command:?}: {ended:?}");
+            let said = ended.stdout + &ended.stderr;
+            assert!(said.contains(sentence), "{command:?}: {said}");
+        }
+    };
+    said(&world, "the server runs in cluster mode").await;
+    world.redis_url = good;
+    world.database_url = world.database_url.replace(&format!("/{}", world.namespace), &format!("/{without}"));
+    said(&world, "run `hexlane migrate`").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -47,6 +47,8 @@ async fn filters_choose_and_show_tells_everything() {
     assert_eq!(features(&world, &["--feature", "open", "--shard", "0"]).await, [""; 0]);
     assert_eq!(features(&world, &["--newer-than", "1h"]).await.len(), 3);
     assert_eq!(features(&world, &["--older-than", "1h"]).await, [""; 0]);
+    assert_eq!(features(&world, &["--older-than", "1ms"]).await.len(), 3);
+    assert_eq!(features(&world, &["--newer-than", "1ms"]).await, [""; 0]);
     assert_eq!(listed(&world, &["--limit", "2"]).await.len(), 2);
 
     let ghost = &listed(&world, &["--feature", "ghost"]).await[0];
@@ -133,6 +135,7 @@ async fn purge_removes_what_is_meant_and_nothing_by_mistake() {
         dead(&world, &["purge", "--shard", "1", "--dry-run"]).await,
         "would remove 2 (bad_geometry 1, not_json 1)\n"
     );
+    assert_eq!(dead(&world, &["purge", "--older-than", "1h"]).await, "removed 0\n");
     assert_eq!(dead(&world, &["purge", "--shard", "1"]).await, "removed 2 (bad_geometry 1, not_json 1)\n");
     assert_eq!(features(&world, &[]).await, ["ghost"]);
     assert_eq!(dead(&world, &["purge", "--all"]).await, "removed 1 (rejected_by_database 1)\n");
@@ -162,6 +165,28 @@ async fn a_replay_killed_half_way_goes_on_where_it_was() {
     assert_eq!(said, format!("replayed {left} (rejected_by_database {left})\n"));
     assert_eq!(world.worker().once().await.applied, COUNT as u64);
     assert_eq!(dead(&world, &["replay"]).await, "replayed 0\n");
+}
+
+/// By the ids that Redis gave them: the time between the first and the last is never too short, however slow the
+/// machine is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_goes_no_faster_than_its_rate() {
+    const COUNT: u64 = 30;
+    const PER_SECOND: u64 = 20;
+    let world = World::shared("dead_rate", 1).await;
+    let nonsense: Vec<Vec<u8>> = (0..COUNT).map(|n| n.to_string().into_bytes()).collect();
+    world.add_together(0, &nonsense).await;
+    assert_eq!(world.worker().once().await.dead_lettered, COUNT);
+    dead(&world, &["replay", "--rate", &PER_SECOND.to_string()]).await;
+    let entries: Vec<(String, redis::Value)> = world.ask(&format!("XRANGE {} - +", world.events_key(0))).await;
+    let entered: Vec<u64> = entries.iter().map(|(id, _)| id.split_once('-').unwrap().0.parse().unwrap()).collect();
+    // Those that died may still lie there, before the ones that were sent back.
+    let sent = &entered[entered.len() - COUNT as usize..];
+    // They go in pieces of a tenth of a second, the first of them at once.
+    let piece = PER_SECOND.div_ceil(10);
+    let least = (COUNT - piece) * 1000 / PER_SECOND;
+    let took = sent[sent.len() - 1] - sent[0];
+    assert!(took >= least, "{took} ms, and no less than {least}");
 }
 
 /// Its entry is young, its event is not: what protects against it has to stay until it has landed.

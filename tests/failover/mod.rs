@@ -2,3 +2,5 @@
 
 mod postgres;
 mod redis;
+
+pub use redis::sentinel_with;

@@ -28,11 +28,17 @@ async fn server(follows: Option<u16>) -> Program {
     .await
 }
 
+/// Watches a primary that has no password, as the service `events`.
 async fn sentinel(primary: u16) -> Program {
+    sentinel_with(primary, "").await
+}
+
+/// With more lines in its configuration.
+pub async fn sentinel_with(primary: u16, more: &str) -> Program {
     Program::start("redis-server", |folder, port| {
         let config = format!(
             "bind 127.0.0.1\nport {port}\nsentinel monitor events 127.0.0.1 {primary} 2\n\
-             sentinel down-after-milliseconds events 1000\nsentinel failover-timeout events 3000\n"
+             sentinel down-after-milliseconds events 1000\nsentinel failover-timeout events 3000\n{more}"
         );
         let path = folder.join("sentinel.conf");
         std::fs::write(&path, config).unwrap();

@@ -36,7 +36,11 @@ impl Authority {
 
     /// For a client of this name.
     pub fn sign_as(&self, name: &str) -> Pair {
-        self.sign_params(named(&[], name), 2100)
+        self.sign_as_until(name, 2100)
+    }
+
+    pub fn sign_as_until(&self, name: &str, year: i32) -> Pair {
+        self.sign_params(named(&[], name), year)
     }
 
     fn sign_params(&self, mut params: CertificateParams, year: i32) -> Pair {

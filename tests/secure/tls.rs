@@ -72,6 +72,8 @@ const REFUSALS: [(&str, &str); 3] = [
     ("stranger", "signed by an authority that is not trusted here"),
 ];
 
+const OWN_REFUSALS: [&str; 2] = ["our certificate has expired", "an authority that the server does not trust"];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_is_checked_by_name_date_and_authority() {
     let world = World::shared("tls_redis", 2).await;
@@ -108,10 +110,21 @@ async fn redis_is_checked_by_name_date_and_authority() {
     // Its own word for it does not always get through.
     let named = ["wants a certificate of ours", "name --redis-cert"];
     assert!(named.iter().any(|sentence| words.contains(sentence)), "{words}");
-    let (certificate, key) = files.pair("client", &ours.sign(&["client"]));
-    let all = [&trusting[..], &["--redis-cert", certificate.to_str().unwrap(), "--redis-key", key.to_str().unwrap()]];
-    let (code, words) = ended(status(&asking, "localhost", &all.concat())).await;
+    let presenting = async |pair: &Pair| {
+        let (certificate, key) = files.pair("client", pair);
+        let own = ["--redis-cert", certificate.to_str().unwrap(), "--redis-key", key.to_str().unwrap()];
+        ended(status(&asking, "localhost", &[&trusting[..], &own].concat())).await
+    };
+    let (code, words) = presenting(&ours.sign_as("client")).await;
     assert_eq!(code, 0, "{words}");
+    for (sentence, pair) in
+        [(OWN_REFUSALS[0], ours.sign_as_until("client", 2020)), (OWN_REFUSALS[1], other.sign_as("client"))]
+    {
+        let (code, words) = presenting(&pair).await;
+        assert_eq!(code, 1, "{words}");
+        let named = [sentence, "refuses the certificate in --redis-cert"];
+        assert!(named.iter().any(|sentence| words.contains(sentence)), "{sentence}: {words}");
+    }
 
     // Options that would do nothing are refused.
     let mut plain = world.command(&["status"]);
@@ -220,8 +233,10 @@ async fn postgres_is_checked_as_sslmode_says() {
     // Who we are is asked of one user.
     admin.batch_execute("CREATE ROLE certified SUPERUSER LOGIN").await.unwrap();
     world.let_in("hostssl all certified all cert").await;
-    let (certificate, key) = files.pair("client", &ours.sign_as("certified"));
-    let own = format!("{full}&sslcert={}&sslkey={}", certificate.display(), key.display());
+    let presenting = |pair: &Pair| {
+        let (certificate, key) = files.pair("client", pair);
+        format!("{full}&sslcert={}&sslkey={}", certificate.display(), key.display())
+    };
     let as_certified = |words: &str| {
         let url = world.database_url.replace("postgres@127.0.0.1", "certified@localhost");
         let mut command = world.command(&["migrate"]);
@@ -232,8 +247,15 @@ async fn postgres_is_checked_as_sslmode_says() {
     eventually("a certificate is asked for", async || ended(as_certified(&full)).await.0 == 1).await;
     let (_, said) = ended(as_certified(&full)).await;
     assert!(said.contains("certificate") && said.contains("sslcert"), "{said}");
-    let (code, said) = ended(as_certified(&own)).await;
+    let (code, said) = ended(as_certified(&presenting(&ours.sign_as("certified")))).await;
     assert_eq!(code, 0, "{said}");
+    for (sentence, pair) in
+        [(OWN_REFUSALS[0], ours.sign_as_until("certified", 2020)), (OWN_REFUSALS[1], other.sign_as("certified"))]
+    {
+        let (code, said) = ended(as_certified(&presenting(&pair))).await;
+        assert_eq!(code, 1, "{said}");
+        assert!(said.contains(sentence), "{sentence}: {said}");
+    }
 
     postgres_speaks_tls(&world, &ours.sign_until(&["localhost"], 2020), &ours).await;
     eventually("the new certificate is shown", async || ended(migrate("localhost", &full)).await.0 == 1).await;
