@@ -8,7 +8,9 @@ use crate::cli::{Common, Growth, Load};
 use crate::report::Report;
 use crate::server::Servers;
 
-const BATCH: usize = 5000;
+/// Of its rows as they came, the bare writer may take the better one, as in `throughput`.
+const BATCHES: [usize; 2] = [1000, 5000];
+const LARGE_BATCH: usize = 5000;
 
 pub async fn growth(servers: &mut Servers, common: &Common, growth: &Growth) -> Report {
     let mut report = Report::default();
@@ -19,19 +21,31 @@ pub async fn growth(servers: &mut Servers, common: &Common, growth: &Growth) -> 
         servers.fill(stored).await;
         servers.keep().await;
         for _ in 0..common.runs {
-            let (bare, of_bare) = round(servers, &prepared, &mut report, Writer::Bare(Order::Published), common).await;
-            let (by_shard, _) = round(servers, &prepared, &mut report, Writer::Bare(Order::ByShard), common).await;
+            let (mut bare, mut of_bare) = (0.0, None);
+            for batch in BATCHES {
+                let writer = Writer::Bare(Order::Published, batch);
+                let (rate, cpu) = round(servers, &prepared, &mut report, writer, common).await;
+                if rate > bare {
+                    (bare, of_bare) = (rate, cpu);
+                }
+            }
+            let writer = Writer::Bare(Order::ByShard, LARGE_BATCH);
+            let (by_shard, _) = round(servers, &prepared, &mut report, writer, common).await;
             let (hexlane, of_hexlane) = round(servers, &prepared, &mut report, Writer::Hexlane, common).await;
             // Of one round: what else the machine is busy with changes from minute to minute.
-            report.add(format!("hexlane / bare, {stored} stored"), hexlane / bare, "ratio");
+            report.add(format!("hexlane / best bare, {stored} stored"), hexlane / bare, "ratio");
             report.add(format!("hexlane / bare, by shard, {stored} stored"), hexlane / by_shard, "ratio");
             if let (Some(of_hexlane), Some(of_bare)) = (of_hexlane, of_bare) {
                 let ratio = of_hexlane / of_bare;
-                report.add(format!("CPU of PostgreSQL under hexlane / under bare, {stored} stored"), ratio, "ratio");
+                report.add(
+                    format!("CPU of PostgreSQL under hexlane / under the best bare, {stored} stored"),
+                    ratio,
+                    "ratio",
+                );
             }
         }
         servers.forget().await;
-        ratios.push(report.median(&format!("hexlane / bare, {stored} stored")));
+        ratios.push(report.median(&format!("hexlane / best bare, {stored} stored")));
     }
     let (low, high) =
         ratios.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &ratio| (ratio.min(low), ratio.max(high)));
@@ -42,7 +56,7 @@ pub async fn growth(servers: &mut Servers, common: &Common, growth: &Growth) -> 
 
 #[derive(Clone, Copy)]
 enum Writer {
-    Bare(Order),
+    Bare(Order, usize),
     Hexlane,
 }
 
@@ -57,10 +71,11 @@ async fn round(
     let (stored, events) = (prepared.load.features, prepared.load.events as f64);
     servers.restore().await;
     let (name, before, rate, cpu) = match writer {
-        Writer::Bare(order) => {
-            let name = if order == Order::ByShard { "bare, by shard" } else { "bare" };
+        Writer::Bare(order, batch) => {
+            let order_name = if order == Order::ByShard { "bare by shard" } else { "bare" };
+            let name = format!("{order_name}, batches of {batch}");
             let before = servers.wal_bytes().await;
-            let (rate, cpu) = bench::bare(servers, prepared, order, BATCH).await;
+            let (rate, cpu) = bench::bare(servers, prepared, order, batch).await;
             (name, before, rate, cpu)
         }
         Writer::Hexlane => {
@@ -73,7 +88,7 @@ async fn round(
                 others / events * 1e6,
                 "µs/event",
             );
-            ("hexlane", before, run.rate, run.cpu)
+            ("hexlane".to_owned(), before, run.rate, run.cpu)
         }
     };
     report.add(format!("{name}, {stored} stored"), rate, "events/s");
