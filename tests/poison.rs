@@ -68,7 +68,7 @@ impl<'w> Restarted<'w> {
         for shard in 0..self.world.shards {
             let owner: Option<String> = self.world.ask(&format!("GET {}", self.world.owner_key(shard))).await;
             if let Some(token) = owner.filter(|token| has_ended(token)) {
-                self.stream.release(shard, &token).await.unwrap();
+                self.stream.release(&[shard], &token).await.unwrap();
             }
         }
     }

@@ -42,6 +42,8 @@ const LONGEST_TICK: Duration = Duration::from_secs(1);
 /// In leases: how often consumers of gone workers are looked for, and how long they must be idle.
 const HOUSEKEEPING_LEASES: u32 = 6;
 const GONE_AFTER_LEASES: u32 = 3;
+/// For giving back and leaving: a server that does not answer holds up no end. What it does not hear runs out.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// How leases are kept.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +64,8 @@ pub struct Fleet {
     /// Worker name and something random: two processes of one name are two.
     token: String,
     owned: HashMap<u16, Owned>,
+    /// Shards whose lanes have ended, and whose leases are still ours.
+    ended: Vec<u16>,
     lanes: JoinSet<(u16, Result<(), JoinError>)>,
     yielding: Yielding,
     /// Whether this worker takes part.
@@ -101,6 +105,7 @@ impl Fleet {
             topology,
             token: format!("{name}/{:08x}", fastrand::u32(..)),
             owned: HashMap::new(),
+            ended: Vec::new(),
             lanes: JoinSet::new(),
             started,
             renewed: now,
@@ -114,20 +119,32 @@ impl Fleet {
     /// # Errors
     /// A sentence, if a lane has failed or the topology has changed: the process has to end.
     pub async fn run(mut self) -> Result<(), String> {
-        let stop = self.shared.stop.clone();
+        let (stop, abort) = (self.shared.stop.clone(), self.shared.abort.clone());
         let mut broken = None;
         while !stop.is_cancelled() && broken.is_none() {
-            broken = self.turn().await.err();
+            tokio::select! {
+                turned = self.turn() => broken = turned.err(),
+                () = abort.cancelled() => {}
+            }
             broken = broken.or(self.wait(&stop).await.err());
         }
         // The others finish what they hold; whoever restarts the process takes over the rest.
         stop.cancel();
         while !self.owned.is_empty() {
             self.drop_lost();
-            self.renew_if_due().await;
+            tokio::select! {
+                () = self.renew_if_due() => {}
+                () = abort.cancelled() => {}
+            }
             broken = broken.or(self.wait(&CancellationToken::new()).await.err());
         }
-        self.leave().await;
+        let last_words = async {
+            self.give_back().await;
+            self.leave().await;
+        };
+        if tokio::time::timeout(LAST_WORDS, last_words).await.is_err() {
+            tracing::warn!("redis does not answer: leases that were not given back run out by themselves");
+        }
         broken.map_or(Ok(()), Err)
     }
 
@@ -144,7 +161,15 @@ impl Fleet {
             () = stop.cancelled() => Ok(()),
             () = commits.broken() => Err("a writer has failed".into()),
             Some(ended) = self.lanes.join_next() => match ended {
-                Ok((shard, ended)) => self.lane_ended(shard, ended).await,
+                Ok((shard, ended)) => {
+                    let ended = self.lane_ended(shard, ended);
+                    let abort = self.shared.abort.clone();
+                    tokio::select! {
+                        () = self.give_back() => {}
+                        () = abort.cancelled() => {}
+                    }
+                    ended
+                }
                 Err(error) => Err(format!("waiting for a lane has failed: {error}")),
             },
         }
@@ -283,17 +308,22 @@ impl Fleet {
         }
     }
 
-    async fn lane_ended(&mut self, shard: u16, ended: Result<(), JoinError>) -> Result<(), String> {
+    fn lane_ended(&mut self, shard: u16, ended: Result<(), JoinError>) -> Result<(), String> {
         let owned = self.owned.remove(&shard);
         if owned.is_some_and(|owned| !owned.lease.is_held() && !owned.abort.is_cancelled()) {
             tracing::warn!(shard, "the lease has run out: dropped what was in hand");
         }
-        // If this fails, the lease runs out by itself.
-        if let Err(failure) = self.shared.stream.release(shard, &self.token).await {
-            self.shared.meter.retried(&failure);
-        }
-        tracing::info!(shard, "released");
+        self.ended.push(shard);
         ended.map_err(|error| format!("the lane of shard {shard} has failed: {error}"))
+    }
+
+    /// If this fails, the leases run out by themselves.
+    async fn give_back(&mut self) {
+        match self.shared.stream.release(&self.ended, &self.token).await {
+            Ok(()) => self.ended.iter().for_each(|shard| tracing::info!(shard, "released")),
+            Err(failure) => self.shared.meter.retried(&failure),
+        }
+        self.ended.clear();
     }
 
     /// Never stops a lane: what fails here is tried again next time.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::server::Sign;
 use super::{Stream, script};
 use crate::failure::Failure;
 
@@ -25,10 +26,11 @@ impl Stream {
     /// As judged by [`Failure::redis`].
     pub async fn heartbeat(&self, token: &str, ttl: Duration) -> Result<Vec<String>, Failure> {
         let mut command = script(include_str!("lua/heartbeat.lua"), &[self.keys.workers()]);
-        self.server.note(self.ask("sending a heartbeat", command.arg(token).arg(millis(ttl))).await)
+        let answer = self.ask("sending a heartbeat", command.arg(token).arg(millis(ttl))).await;
+        self.server.note(Sign::Heartbeat, answer)
     }
 
-    /// Changes when the server was away and has taken a heartbeat again.
+    /// Changes when the server was away and has taken a heartbeat, or a renewal, again.
     pub fn returns(&self) -> tokio::sync::watch::Receiver<u64> {
         self.server.returns()
     }
@@ -72,13 +74,17 @@ impl Stream {
     /// # Errors
     /// As judged by [`Failure::redis`]: some may be renewed.
     pub async fn renew(&self, shards: &[u16], token: &str, lease: Duration) -> Result<Vec<Renewal>, Failure> {
+        if shards.is_empty() {
+            return Ok(Vec::new());
+        }
         let commands = shards.iter().map(|shard| {
             let keys = [self.keys.owner(*shard), self.keys.events(*shard)];
             let mut command = script(include_str!("lua/renew.lua"), &keys);
             command.arg(token).arg(millis(lease)).arg(&*self.group);
             command
         });
-        let answers: Vec<i64> = self.server.note(self.ask_all("renewing leases", commands).await)?;
+        let answers = self.ask_all("renewing leases", commands).await;
+        let answers: Vec<i64> = self.server.note(Sign::Renewal, answers)?;
         let renewal = |answer: i64| match u64::try_from(answer) {
             Ok(pending) => Renewal::Renewed { pending },
             Err(_) => Renewal::Lost,
@@ -86,13 +92,17 @@ impl Stream {
         Ok(answers.into_iter().map(renewal).collect())
     }
 
-    /// Gives a lease back, if it is still ours.
+    /// Gives back those leases that are still ours.
     ///
     /// # Errors
-    /// As judged by [`Failure::redis`].
-    pub async fn release(&self, shard: u16, token: &str) -> Result<(), Failure> {
-        let mut command = script(include_str!("lua/release.lua"), &[self.keys.owner(shard)]);
-        self.ask("giving a lease back", command.arg(token)).await
+    /// As judged by [`Failure::redis`]: some may be given back.
+    pub async fn release(&self, shards: &[u16], token: &str) -> Result<(), Failure> {
+        let commands = shards.iter().map(|shard| {
+            let mut command = script(include_str!("lua/release.lua"), &[self.keys.owner(*shard)]);
+            command.arg(token);
+            command
+        });
+        self.ask_all::<bool>("giving leases back", commands).await.map(|_| ())
     }
 
     /// Removes consumers of all shards given that hold nothing, have been idle for `least_idle`, and are not in `live`.
