@@ -10,7 +10,7 @@ use hexlane::commands::check::Severity;
 use hexlane::trace::Export;
 use hexlane::{commands, worker};
 use tracing::Level;
-use tracing_subscriber::filter::{FilterExt, filter_fn};
+use tracing_subscriber::filter::{FilterExt, LevelFilter, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -95,7 +95,9 @@ fn start_log(format: LogFormat, export: Option<&Export>) {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).with_target(false).boxed(),
         LogFormat::Json => log.json().boxed(),
     };
-    let shown = filter_fn(|told| !told.target().starts_with("tokio_postgres") || *told.level() <= Level::INFO);
+    let shown = filter_fn(|told| !told.target().starts_with("tokio_postgres") || *told.level() <= Level::INFO)
+        // Without a hint, every statement would ask again whether its log is wanted.
+        .with_max_level_hint(LevelFilter::TRACE);
     tracing_subscriber::registry().with(log.with_filter(filter.and(shown))).with(export.map(Export::layer)).init();
 }
 

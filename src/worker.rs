@@ -155,7 +155,8 @@ async fn prepare(stream: &Stream, store: &Store, args: &WorkerArgs) -> Result<To
     inspection.check_columns()?;
     inspection.check_rights(&["SELECT", "INSERT", "UPDATE"])?;
     store.probe_write().await?;
-    check::log_at_start(&stream.inspect().await?, &inspection);
+    store.rehearse().await?;
+    check::log_at_start(&stream.inspect().await?, inspection);
     Ok(topology)
 }
 

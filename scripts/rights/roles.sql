@@ -2,6 +2,7 @@
 -- before `hexlane migrate`, and once again after it, when there are tables to write to:
 --   psql -c '\set owner_password `cat FILE`' -c '\set worker_password `cat FILE`' -f scripts/rights/roles.sql
 -- (psql reads the files by itself: what stands in its arguments, everybody on the machine can see.)
+-- It stops with an error where a password is empty, which would lock everybody out.
 --
 --   hexlane_owner    owns the tables: `hexlane migrate`
 --   hexlane_worker   everything else: `hexlane worker`, `prune`, `check`
@@ -10,6 +11,14 @@
 SET log_statement = 'none';
 SET log_min_duration_statement = -1;
 SET log_min_error_statement = 'panic';
+
+\set ON_ERROR_STOP on
+SELECT :'owner_password' <> '' AND :'worker_password' <> '' AS are_given
+\gset
+\if :are_given
+\else
+DO $$BEGIN RAISE EXCEPTION 'a file with a password is empty, or cannot be read; nothing was changed'; END$$;
+\endif
 
 -- Only a superuser may install it.
 CREATE EXTENSION IF NOT EXISTS postgis;
@@ -26,6 +35,7 @@ ALTER ROLE hexlane_worker SET lock_timeout = '20s';
 
 GRANT USAGE, CREATE ON SCHEMA public TO hexlane_owner;
 GRANT USAGE ON SCHEMA public TO hexlane_worker;
+GRANT USAGE ON LANGUAGE plpgsql TO hexlane_worker;
 SELECT format('ALTER %s %I OWNER TO hexlane_owner', CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, relname)
 FROM pg_class
 WHERE oid IN (to_regclass('feature_state'), to_regclass('processed_event'), to_regclass('hexlane_schema_version'),

@@ -23,8 +23,6 @@ pub(crate) const COLUMNS: [(&str, &str); 12] = [
     ("processed_event.event_id", "text"),
     ("processed_event.processed_at", "timestamp with time zone"),
 ];
-/// For those that are not.
-pub(crate) const OF_COLUMNS: &str = "give it back the type that `hexlane migrate --print` shows";
 
 /// How a server and a database are set up.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +33,8 @@ pub struct Inspection {
     pub settings: HashMap<String, String>,
     /// As it is for this user without our own setting.
     pub synchronous_commit: String,
+    /// The same, in milliseconds. What the session itself has set says nothing of a pooler's other connections.
+    pub statement_timeout: String,
     /// The version of the extension.
     pub postgis: String,
     /// Standbys that a commit does not wait for.
@@ -50,11 +50,27 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// Columns that are not as they have to be, in words.
-    pub fn wrong_columns(&self) -> Vec<String> {
-        let found = |column: &str| self.columns.get(column).map_or("absent", String::as_str);
-        let wrong = COLUMNS.into_iter().filter(|(column, wanted)| found(column) != *wanted);
-        wrong.map(|(column, wanted)| format!("{column} is {}, not {wanted}", found(column))).collect()
+    /// Tables and columns that are not as they have to be, and what to do about each.
+    pub fn wrong_columns(&self) -> Vec<(String, &'static str)> {
+        let is_missing = |table: &&str| !self.columns.keys().any(|column| column.starts_with(&format!("{table}.")));
+        let missing: Vec<&str> = TABLES.into_iter().filter(is_missing).collect();
+        let wrong = COLUMNS.into_iter().filter_map(|(column, wanted)| {
+            let is_told = missing.iter().any(|table| column.starts_with(table));
+            match self.columns.get(column) {
+                _ if is_told => None,
+                None => Some((
+                    format!("{column} is absent"),
+                    "name it so again, or add it as `hexlane migrate --print` shows",
+                )),
+                Some(found) if found != wanted => Some((
+                    format!("{column} is {found}, not {wanted}"),
+                    "give it back the type that `hexlane migrate --print` shows",
+                )),
+                Some(_) => None,
+            }
+        });
+        let remedy = "restore it, or make it as `hexlane migrate --print` shows";
+        missing.iter().map(|table| (format!("the table {table} is absent"), remedy)).chain(wrong).collect()
     }
 
     /// Refuses to go on with columns of other types than those that are written.
@@ -63,10 +79,9 @@ impl Inspection {
     /// [`crate::failure::Class::Fatal`], naming them.
     pub fn check_columns(&self) -> Result<(), Failure> {
         let wrong = self.wrong_columns();
-        if wrong.is_empty() {
-            return Ok(());
-        }
-        Err(Failure::fatal(Target::Postgres, "schema", wrong.join(", "), OF_COLUMNS))
+        let Some((_, remedy)) = wrong.first() else { return Ok(()) };
+        let what: Vec<&str> = wrong.iter().map(|(what, _)| what.as_str()).collect();
+        Err(Failure::fatal(Target::Postgres, "schema", what.join(", "), remedy))
     }
 
     /// Refuses to go on without `rights` to both tables.
@@ -110,9 +125,9 @@ impl Store {
                 (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
                 (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL),
                 (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
-                (SELECT extversion FROM pg_extension WHERE extname = 'postgis')";
-            let names =
-                ["fsync", "full_page_writes", "synchronous_standby_names", "statement_timeout", "server_version"];
+                (SELECT extversion FROM pg_extension WHERE extname = 'postgis'),
+                (SELECT reset_val FROM pg_settings WHERE name = 'statement_timeout')";
+            let names = ["fsync", "full_page_writes", "synchronous_standby_names", "server_version"];
             let before_us = chrono::Utc::now().timestamp_micros();
             let row = client
                 .query_typed_one(sql, &[(&names.as_slice(), Type::TEXT_ARRAY), (&TABLES.as_slice(), Type::TEXT_ARRAY)])
@@ -128,6 +143,7 @@ impl Store {
                 hidden_standbys: row.try_get(8)?,
                 synchronous_commit: row.try_get(9)?,
                 postgis: row.try_get::<_, Option<String>>(10)?.unwrap_or_default(),
+                statement_timeout: row.try_get(11)?,
                 clock_ahead_us: row.try_get::<_, i64>(7)? - half_way_us,
             })
         };

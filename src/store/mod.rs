@@ -232,8 +232,8 @@ impl Store {
         let doing = "asking for the timeouts";
         let client = self.connection(doing).await?;
         let asked = async {
-            let sql = "SELECT (SELECT setting::bigint FROM pg_settings WHERE name = 'statement_timeout'),
-                (SELECT setting::bigint FROM pg_settings WHERE name = 'lock_timeout')";
+            let sql = "SELECT (SELECT reset_val::bigint FROM pg_settings WHERE name = 'statement_timeout'),
+                (SELECT reset_val::bigint FROM pg_settings WHERE name = 'lock_timeout')";
             let row = client.query_typed_one(sql, &[]).await?;
             Ok((row.try_get(0)?, row.try_get(1)?))
         };

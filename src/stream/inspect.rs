@@ -10,8 +10,8 @@ use crate::failure::Failure;
 pub struct Inspection {
     /// Fields of INFO, by their names.
     info: HashMap<String, String>,
-    /// Whether `appendfsync` is `no`, as far as this user may know.
-    pub appends_without_sync: bool,
+    /// The setting `appendfsync`, where it was asked for and this user may know it.
+    pub appendfsync: Option<String>,
     /// The server's clock less ours, in microseconds.
     pub clock_ahead_us: i64,
 }
@@ -45,12 +45,11 @@ impl Stream {
         })
     }
 
-    /// Whether `appendfsync` is `no`, as far as this user may know: few may ask for it, and an attempt stands in
-    /// the server's ACL LOG.
-    pub async fn appends_without_sync(&self) -> bool {
+    /// The setting `appendfsync`, if this user may know it: few may, and an attempt stands in the server's ACL LOG.
+    pub async fn appendfsync(&self) -> Option<String> {
         let mut setting = redis::cmd("CONFIG");
         setting.arg("GET").arg("appendfsync");
-        let sync: Vec<String> = self.ask("asking for a setting", &setting).await.unwrap_or_default();
-        sync.last().is_some_and(|value| value == "no")
+        let mut answer: Vec<String> = self.ask("asking for a setting", &setting).await.ok()?;
+        answer.pop()
     }
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::entry::{self, Entry};
 use super::server::Primary;
-use super::{ANSWER_TIMEOUT, Stream, failure, script, with_what_was_run};
+use super::{ANSWER_TIMEOUT, Stream, failure, failure_of, script, with_what_was_run};
 use crate::failure::{Class, Failure, Target};
 
 /// Reads one shard for one consumer.
@@ -97,7 +97,10 @@ impl Reader {
             tokio::pin!(reply, watchdog);
             loop {
                 tokio::select! {
-                    answer = &mut reply => break answer.and_then(refuse_error).map_err(|error| failure(&error, doing)),
+                    answer = &mut reply => {
+                        let failed = |error| with_what_was_run(failure(&error, doing), &command);
+                        break answer.and_then(refuse_error).map_err(failed);
+                    }
                     () = &mut watchdog => break Err(Failure::no_answer(Target::Redis, doing)),
                     () = unblock_when(stop, &primary, client_id) => {}
                 }
@@ -120,7 +123,11 @@ impl Reader {
     /// Sends a pipeline that does not block.
     pub(super) async fn ask_all(&mut self, doing: &str, pipe: &redis::Pipeline) -> Result<Vec<Value>, Failure> {
         let Some(connected) = self.connection.as_mut() else { return Err(not_connected(doing)) };
-        let answer = in_time(doing, pipe.query_async(&mut connected.link)).await;
+        let asked = pipe.query_async(&mut connected.link);
+        let answer = match tokio::time::timeout(ANSWER_TIMEOUT, asked).await {
+            Ok(answer) => answer.map_err(|error| failure_of(&error, doing, pipe)),
+            Err(_) => Err(Failure::no_answer(Target::Redis, doing)),
+        };
         self.close_if_lost(answer)
     }
 

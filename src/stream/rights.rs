@@ -51,14 +51,9 @@ impl Stream {
         let (events, dead) = (keys.events(NOBODYS), keys.dead(NOBODYS));
         let (owner, workers, topology) = (keys.owner(NOBODYS), keys.workers(), keys.topology());
         let (group, id) = (&*self.group, "0-1");
-        let of_server: [(&str, &[&str]); 6] = [
-            ("PING", &[]),
-            ("UNWATCH", &[]),
-            ("TIME", &[]),
-            ("CLIENT ID", &[]),
-            ("CLIENT UNBLOCK", &["0"]),
-            ("INFO", &["server"]),
-        ];
+        // Without PING and UNWATCH there is no connection to ask by.
+        let of_server: [(&str, &[&str]); 4] =
+            [("TIME", &[]), ("CLIENT ID", &[]), ("CLIENT UNBLOCK", &["0"]), ("INFO", &["server"])];
         let of_key: [(&str, &str, &[&str]); 30] = [
             ("EVAL", &events, &["return 1", "1", KEY]),
             ("EXISTS", &events, &[KEY]),

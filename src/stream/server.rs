@@ -82,15 +82,23 @@ pub struct Server {
     current: Arc<Mutex<Option<Arc<Primary>>>>,
     /// What we show of ourselves, where it speaks TLS.
     tls: Option<Presented>,
-    has_answered: Arc<AtomicBool>,
     absence: Arc<Absence>,
 }
 
-/// Whether the server is away, and how often it has come back: for those who wait until it does.
+/// Which signs of life the server does not take, and how often it has taken one again: for those who wait until
+/// it does.
 #[derive(Default)]
 struct Absence {
-    is_noted: AtomicBool,
+    heartbeat: AtomicBool,
+    renewal: AtomicBool,
     returns: watch::Sender<u64>,
+}
+
+/// What a worker says again and again.
+#[derive(Clone, Copy)]
+pub(super) enum Sign {
+    Heartbeat,
+    Renewal,
 }
 
 #[derive(Clone, Copy)]
@@ -108,6 +116,7 @@ enum Place {
 pub(super) struct Primary {
     client: Client,
     pool: Pool,
+    has_answered: AtomicBool,
     /// Taken out of the pool for acknowledgements, one for every [`LANES_OF_ACK_LINK`] lanes: they
     /// are many and small, and the pool asks whether a connection is alive each time it hands one out.
     ack_links: Mutex<HashMap<u16, MultiplexedConnection>>,
@@ -145,13 +154,7 @@ impl Server {
         };
         let presented = if certificates.own.is_none() { Presented::Nothing } else { Presented::Certificate };
         let tls = url.starts_with("rediss").then_some(presented);
-        Ok(Self {
-            place: Arc::new(place),
-            current: Arc::default(),
-            tls,
-            has_answered: Arc::default(),
-            absence: Arc::default(),
-        })
+        Ok(Self { place: Arc::new(place), current: Arc::default(), tls, absence: Arc::default() })
     }
 
     /// Host and port, for logs.
@@ -205,7 +208,7 @@ impl Server {
         if !failure.is_silence() && !of_server.contains(&failure.code.as_str()) {
             return failure;
         }
-        if failure.code == "io" && !failure.text.contains("refused") && !self.has_answered.load(Ordering::Relaxed) {
+        if failure.code == "io" && !failure.text.contains("refused") && !primary.has_answered.load(Ordering::Relaxed) {
             // Often its last word does not get through.
             failure.remedy = self.tls.map(|presented| match presented {
                 Presented::Nothing => "if it asks who we are, name --redis-cert and --redis-key",
@@ -225,16 +228,21 @@ impl Server {
     /// Hears of every answer.
     pub(super) fn judge<T>(&self, primary: &Arc<Primary>, answer: Result<T, Failure>) -> Result<T, Failure> {
         if answer.is_ok() {
-            self.has_answered.store(true, Ordering::Relaxed);
+            primary.has_answered.store(true, Ordering::Relaxed);
         }
         answer.map_err(|failure| self.distrust(primary, failure))
     }
 
-    /// Hears of every attempt to write down that we live.
-    pub(super) fn note<T>(&self, attempt: Result<T, Failure>) -> Result<T, Failure> {
+    /// Hears of every attempt to write down that we live. One sign says nothing of the other: where only one of
+    /// them is refused, nobody has come back.
+    pub(super) fn note<T>(&self, sign: Sign, attempt: Result<T, Failure>) -> Result<T, Failure> {
+        let is_missed = match sign {
+            Sign::Heartbeat => &self.absence.heartbeat,
+            Sign::Renewal => &self.absence.renewal,
+        };
         if attempt.is_err() {
-            self.absence.is_noted.store(true, Ordering::Relaxed);
-        } else if self.absence.is_noted.swap(false, Ordering::Relaxed) {
+            is_missed.store(true, Ordering::Relaxed);
+        } else if is_missed.swap(false, Ordering::Relaxed) {
             self.absence.returns.send_modify(|returns| *returns += 1);
         }
         attempt
@@ -261,7 +269,7 @@ impl Primary {
             .post_create(Hook::async_fn(|link, _| Box::pin(try_recycling(link))))
             .build()
             .map_err(|error| Failure::fatal(Target::Redis, "pool", error.to_string(), "this is a bug: report it"))?;
-        Ok(Self { client, pool, ack_links: Mutex::default() })
+        Ok(Self { client, pool, has_answered: AtomicBool::new(false), ack_links: Mutex::default() })
     }
 
     /// A connection of the caller's own, without a response timeout: the client's default of half a second
@@ -303,11 +311,14 @@ impl Primary {
 }
 
 /// What the pool asks before it hands a connection out again. Where the user may not, it would say nothing
-/// and make a new one each time.
+/// and make a new one each time. Any other answer, such as MISCONF, is for the command itself to get, or not to get.
 async fn try_recycling(link: &mut MultiplexedConnection) -> Result<(), HookError> {
     let mut pipe = redis::pipe();
     pipe.cmd("UNWATCH").cmd("PING");
-    pipe.exec_async(link).await.map_err(HookError::Backend)
+    pipe.exec_async(link).await.or_else(|error| {
+        let failure = failure(&error, "trying a connection");
+        if failure.is_silence() || failure.code == "NOPERM" { Err(HookError::Backend(error)) } else { Ok(()) }
+    })
 }
 
 fn two_passwords() -> Failure {
@@ -424,9 +435,15 @@ mod tests {
     fn a_server_is_back_when_an_attempt_succeeds_after_one_that_failed() {
         let server = Server::open("redis://127.0.0.1:1", None, &Certificates::default()).unwrap();
         let returns = server.returns();
-        let failed = || Err::<(), _>(Failure::no_answer(Target::Redis, "a heartbeat"));
-        for (attempt, is_back) in [(Ok(()), false), (failed(), false), (failed(), false), (Ok(()), true)] {
-            let _ = server.note(attempt);
+        let failed = || Err::<(), _>(Failure::no_answer(Target::Redis, "a sign of life"));
+        for (sign, attempt, is_back) in [
+            (Sign::Heartbeat, Ok(()), false),
+            (Sign::Heartbeat, failed(), false),
+            (Sign::Heartbeat, failed(), false),
+            (Sign::Renewal, Ok(()), false),
+            (Sign::Heartbeat, Ok(()), true),
+        ] {
+            let _ = server.note(sign, attempt);
             assert_eq!(returns.has_changed().unwrap(), is_back);
         }
         assert!(!server.returns().has_changed().unwrap(), "for those who ask later it is there");

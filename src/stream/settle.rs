@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::{Stream, failure, script};
+use super::{Stream, failure_of, script};
 use crate::event::{EntryId, Rejection};
 use crate::failure::{Failure, Target};
 
@@ -52,7 +52,7 @@ impl Stream {
             pipe.exec_async(&mut link).await.map_err(|error| {
                 // Whatever went wrong: the pool knows whether a connection is good.
                 primary.drop_ack_link(shard);
-                failure(&error, doing)
+                failure_of(&error, doing, &pipe)
             })
         };
         asked.await.map_err(|failure| self.server.distrust(&primary, failure))

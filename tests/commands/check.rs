@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::run;
 use crate::secure::Program;
-use crate::world::World;
+use crate::world::{World, eventually};
 
 async fn check(world: &World) -> (i32, Value) {
     let ended = run(world.command(&["check", "--json"]), b"").await;
@@ -15,7 +15,11 @@ fn found(answer: &Value, severity: &str) -> Vec<String> {
     let findings = answer["findings"].as_array().unwrap().iter();
     findings
         .filter(|finding| finding["severity"] == severity)
-        .map(|finding| format!("{}; {}", finding["what"].as_str().unwrap(), finding["remedy"].as_str().unwrap()))
+        .map(|finding| {
+            let (what, remedy) = (finding["what"].as_str().unwrap(), finding["remedy"].as_str().unwrap());
+            assert!(severity == "good" || !remedy.is_empty(), "{what}");
+            format!("{what}; {remedy}")
+        })
         .collect()
 }
 
@@ -67,7 +71,7 @@ async fn each_fault_is_named_with_what_to_do() {
     ] {
         world.sql(sql).await;
     }
-    crate::world::eventually("each error is found", async || {
+    eventually("each error is found", async || {
         let (code, answer) = check(&world).await;
         assert_eq!((code, &answer["worst"]), (1, &"error".into()), "{answer:#}");
         let errors = found(&answer, "error").join("\n");
@@ -96,9 +100,40 @@ async fn a_worker_finds_at_its_start_what_check_finds() {
     world.sql("ALTER TABLE processed_event RENAME processed_at TO at").await;
     let ended = run(world.command(&["worker", "--once", "--admin-addr", "127.0.0.1:0"]), b"").await;
     assert_eq!(ended.code, 1, "{ended:?}");
-    let wrong = "feature_state.cell is text, not bigint, \
-                 processed_event.processed_at is absent, not timestamp with time zone";
+    let wrong = "feature_state.cell is text, not bigint, processed_event.processed_at is absent";
     assert!(ended.stderr.contains(wrong) && ended.stderr.contains("give it back the type"), "{}", ended.stderr);
+    world.sql("DROP TABLE processed_event").await;
+    let errors = found(&check(&world).await.1, "error");
+    let missing = "the table processed_event is absent; restore it";
+    assert!(errors.iter().any(|error| error.starts_with(missing)), "{errors:?}");
+    assert!(!errors.iter().any(|error| error.contains("processed_event.")), "{errors:?}");
+}
+
+/// It refuses a ping then, but says why where it is asked; and what is in it can be looked at.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_cannot_persist_is_looked_into_all_the_same() {
+    let world = World::private("check_misconf", 1).await;
+    world.add(0, b"nonsense").await;
+    world.worker().once().await;
+    let folder: Vec<String> = world.ask("CONFIG GET dir").await;
+    let in_the_way = std::path::Path::new(&folder[1]).join("dump.rdb");
+    let _ = std::fs::remove_file(&in_the_way);
+    std::fs::create_dir_all(in_the_way.join("full")).unwrap();
+    let mut save = redis::cmd("CONFIG");
+    let _: String = save.arg("SET").arg("save").arg("3600 1").query_async(&mut world.redis()).await.unwrap();
+    world.ask::<String>("BGSAVE").await;
+    eventually("Redis refuses writes", async || {
+        world.ask::<String>("INFO persistence").await.contains("rdb_last_bgsave_status:err")
+    })
+    .await;
+    let (code, answer) = check(&world).await;
+    let errors = found(&answer, "error");
+    assert!(code == 1 && errors[0].contains("MISCONF") && errors[0].contains("look at its log and disk"), "{answer:#}");
+    assert!(found(&answer, "good").iter().any(|good| good.starts_with("it is Redis")), "{answer:#}");
+    for command in [&["status"][..], &["topology"], &["dead", "list"]] {
+        let ended = run(world.command(command), b"").await;
+        assert_eq!(ended.code, 0, "{command:?}: {ended:?}");
+    }
 }
 
 /// Each refuses to go on, as a worker does.
@@ -150,9 +185,10 @@ async fn a_missing_right_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_are_away_are_errors() {
     let world = World::shared("check_away", 2).await;
-    let mut command = world.command(&["check"]);
+    let mut command = world.command(&["check", "--json"]);
     command.env("HEXLANE_REDIS_URL", "redis://127.0.0.1:1").env("HEXLANE_DATABASE_URL", "postgres://a@127.0.0.1:1/b");
-    let ended = run(command, b"").await;
-    assert_eq!(ended.code, 1, "{ended:?}");
-    assert_eq!(ended.stdout.lines().filter(|line| line.starts_with("error    ")).count(), 2, "{}", ended.stdout);
+    let answer: Value = serde_json::from_str(&run(command, b"").await.stdout).unwrap();
+    let errors = found(&answer, "error");
+    assert_eq!(errors.len(), 2, "{answer:#}");
+    assert!(errors.iter().all(|error| error.ends_with("whether a firewall stands between")), "{answer:#}");
 }

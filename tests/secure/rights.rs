@@ -46,14 +46,54 @@ fn as_user(url: &str, user: &str) -> String {
 
 /// Runs the shipped script; the roles are the whole server's.
 fn roles(world: &World) {
+    let (done, said) = try_roles(world, PASSWORD, PASSWORD);
+    assert!(done, "{said}");
+}
+
+/// As its head says, with passwords in files.
+fn try_roles(world: &World, owner: &str, worker: &str) -> (bool, String) {
+    let folder = tempfile::TempDir::with_prefix("hexlane-roles-").unwrap();
+    let set = |name: &str, password: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, password).unwrap();
+        format!("\\set {name} `cat {}`", file.display())
+    };
     let output = std::process::Command::new("psql")
-        .args(["--no-psqlrc", "-q", "-v", "ON_ERROR_STOP=1"])
-        .args(["-v", &format!("owner_password={PASSWORD}"), "-v", &format!("worker_password={PASSWORD}")])
+        .args(["--no-psqlrc", "-q", "-c", &set("owner_password", owner), "-c", &set("worker_password", worker)])
         .args(["-f", "scripts/rights/roles.sql", &world.database_url])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// PostgreSQL would take an empty password as none, and let nobody in any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_cannot_be_read_changes_nothing() {
+    let world = World::private("empty_password", 1).await;
+    roles(&world);
+    for (owner, worker) in [("", PASSWORD), (PASSWORD, "")] {
+        let (done, said) = try_roles(&world, owner, worker);
+        assert!(!done && said.contains("is empty, or cannot be read"), "{said}");
+    }
+    let sql = "SELECT count(*) FROM pg_authid WHERE rolname LIKE 'hexlane_%' AND rolpassword IS NOT NULL";
+    assert_eq!(world.postgres().await.query_one(sql, &[]).await.unwrap().get::<_, i64>(0), 2);
+}
+
+/// Of many commands that go out together, the one that was refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_that_a_user_lacks_is_named_among_many() {
+    let mut world = World::private("key_among_many", 4).await;
+    world.worker().once().await;
+    let user = world.namespace.clone();
+    let may_some = format!("~{user}:topology ~{user}:{{000}}:events ~{user}:{{001}}:events ~{user}:{{003}}:events");
+    set_user(&world, &format!("{user} on nopass {may_some} +@all")).await;
+    world.redis_url = world.redis_url.replace("redis://", &format!("redis://{user}:any@"));
+    let events: Vec<Vec<u8>> = (0..40).map(|n| point(&format!("F-{n}"), 1, f64::from(n) * 9.0 - 180.0, 52.1)).collect();
+    let input = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&input, events.join(&b'\n')).unwrap();
+    let (code, said) = ended(world.command(&["publish", input.path().to_str().unwrap()])).await;
+    assert!(code == 1 && said.contains(&format!("it was XADD {user}:{{002}}:events")), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -194,6 +234,11 @@ async fn each_right_that_is_taken_away_is_named_at_the_start() {
             format!("GRANT CONNECT ON DATABASE \"{database}\" TO PUBLIC"),
             "permission denied for database",
         ),
+        (
+            "REVOKE USAGE ON LANGUAGE plpgsql FROM hexlane_worker, PUBLIC".into(),
+            "GRANT USAGE ON LANGUAGE plpgsql TO hexlane_worker, PUBLIC".into(),
+            "permission denied for language plpgsql",
+        ),
     ] {
         admin.batch_execute(&taken).await.unwrap();
         refused(sentence, &taken).await;
@@ -222,6 +267,10 @@ async fn each_right_that_is_taken_away_is_named_at_the_start() {
     set_user(&world, &line.replace("+xack ", "")).await;
     world.add(0, &point("A", 1, 4.3, 52.1)).await;
     eventually("it is named", async || worker.log().to_lowercase().contains("'xack'")).await;
+    set_user(&world, "hexlane-worker reset").await;
+    set_user(&world, &line.replace("+xreadgroup ", "")).await;
+    let read = format!("it was XREADGROUP {}", world.namespace);
+    eventually("it is named with its key", async || worker.log().contains(&read)).await;
     set_user(&world, &line).await;
     world.drained().await;
     assert_eq!(world.state("A").await, Some((1, "update".into())));

@@ -51,12 +51,23 @@ impl Findings {
 
     /// True if it is well.
     pub(super) fn result(&mut self, what: &str, result: Result<(), Failure>) -> bool {
+        let is_well = result.is_ok();
         match result {
             Ok(()) => self.good(what),
-            // Its own remedy is part of what it says.
-            Err(failure) => self.add(Severity::Error, failure.to_string(), ""),
+            Err(failure) => self.failed(failure),
         }
-        self.0.last().is_some_and(|last| last.severity == Severity::Good)
+        is_well
+    }
+
+    /// What could not be asked.
+    pub(super) fn failed(&mut self, failure: Failure) {
+        let otherwise = if failure.is_silence() {
+            "see whether it runs, whether the address is right, and whether a firewall stands between"
+        } else {
+            "look into the server's log"
+        };
+        let Failure { target, text, code, remedy, .. } = failure;
+        self.add(Severity::Error, format!("{}: {text} [{code}]", target.as_str()), remedy.unwrap_or(otherwise));
     }
 
     pub(super) fn worst(&self) -> Severity {
@@ -79,8 +90,12 @@ impl Findings {
 
     /// Tells what is not as it should be.
     pub(super) fn log(&self) {
-        for Finding { what, remedy, .. } in self.0.iter().filter(|finding| finding.severity > Severity::Good) {
-            tracing::warn!(remedy, "{what}");
+        for Finding { severity, what, remedy } in &self.0 {
+            match severity {
+                Severity::Good => {}
+                Severity::Warning => tracing::warn!(remedy, "{what}"),
+                Severity::Error => tracing::error!(remedy, "{what}"),
+            }
         }
     }
 

@@ -32,10 +32,13 @@ pub async fn run(args: CheckArgs) -> Result<Severity, String> {
 }
 
 /// What a worker can begin with all the same, and whoever keeps the servers should know: into its log.
-pub fn log_at_start(redis: &stream::inspect::Inspection, postgres: &store::inspect::Inspection) {
+pub fn log_at_start(redis: &stream::inspect::Inspection, mut postgres: store::inspect::Inspection) {
     let mut findings = Findings::default();
+    // For `hexlane prune`, which another user may run.
+    postgres.missing_rights.retain(|right| !right.ends_with(" DELETE"));
     redis::judge(redis, &mut findings);
-    postgres::judge(postgres, &mut findings);
+    postgres::judge(&postgres, &mut findings);
+    findings.clock("Redis", "PostgreSQL's", redis.clock_ahead_us - postgres.clock_ahead_us);
     findings.log();
 }
 

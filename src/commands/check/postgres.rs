@@ -2,7 +2,7 @@
 
 use super::findings::{Findings, Severity};
 use crate::store::Store;
-use crate::store::inspect::{Inspection, OF_COLUMNS};
+use crate::store::inspect::Inspection;
 
 /// Answers how far the server's clock is ahead of ours, in microseconds.
 pub(super) async fn check(store: &Store, pooled: bool, findings: &mut Findings) -> Option<i64> {
@@ -17,7 +17,7 @@ pub(super) async fn check(store: &Store, pooled: bool, findings: &mut Findings) 
     match store.inspect().await {
         Ok(inspection) => {
             judge(&inspection, findings);
-            if pooled && inspection.settings.get("statement_timeout").is_some_and(|timeout| timeout == "0") {
+            if pooled && inspection.statement_timeout == "0" {
                 findings.add(
                     Severity::Warning,
                     "statement_timeout is 0, and through a pooler hexlane cannot set it: a statement that hangs goes on \
@@ -28,7 +28,7 @@ pub(super) async fn check(store: &Store, pooled: bool, findings: &mut Findings) 
             Some(inspection.clock_ahead_us)
         }
         Err(failure) => {
-            findings.add(Severity::Error, failure.to_string(), "");
+            findings.failed(failure);
             None
         }
     }
@@ -45,8 +45,8 @@ pub(super) fn judge(server: &Inspection, findings: &mut Findings) {
     if wrong.is_empty() {
         findings.good("every column has its type, the geometries SRID 4326");
     }
-    for column in wrong {
-        findings.add(Severity::Error, column, OF_COLUMNS);
+    for (what, remedy) in wrong {
+        findings.add(Severity::Error, what, remedy);
     }
     let (to_prune, to_work): (Vec<&String>, Vec<&String>) =
         server.missing_rights.iter().partition(|right| right.ends_with(" DELETE"));

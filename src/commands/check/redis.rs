@@ -12,7 +12,11 @@ const LETTERS_MAY_LIE: Duration = Duration::from_secs(24 * 3600);
 
 /// Answers how far the server's clock is ahead of ours, in microseconds.
 pub(super) async fn check(stream: &Stream, args: &CheckArgs, findings: &mut Findings) -> Option<i64> {
-    if !findings.result(&format!("Redis answers at {}", stream.address()), stream.ping().await) {
+    let answer = stream.ping().await;
+    // One that cannot persist refuses even this, and tells the reason where it is asked for that.
+    let is_away = answer.as_ref().is_err_and(|failure| failure.code != "MISCONF");
+    findings.result(&format!("Redis answers at {}", stream.address()), answer);
+    if is_away {
         return None;
     }
     findings.result("Redis is of a version that hexlane works with, and no cluster", stream.check_server().await);
@@ -22,7 +26,7 @@ pub(super) async fn check(stream: &Stream, args: &CheckArgs, findings: &mut Find
             findings.result("no stream beyond them holds anything unread", stream.refuse_stranded(topology).await);
             judge_letters(stream, topology.shards, findings).await;
         }
-        Err(failure) => findings.add(Severity::Error, failure.to_string(), ""),
+        Err(failure) => findings.failed(failure),
     }
     match stream.missing_rights().await {
         Ok(missing) if missing.is_empty() => findings.good("this user may run every command of a worker"),
@@ -31,16 +35,16 @@ pub(super) async fn check(stream: &Stream, args: &CheckArgs, findings: &mut Find
             format!("a worker could not work as this user, who may not run {}", missing.join(", ")),
             "nothing, if workers are other users; scripts/rights/redis.acl has what they need",
         ),
-        Err(failure) => findings.add(Severity::Error, failure.to_string(), ""),
+        Err(failure) => findings.failed(failure),
     }
     match stream.inspect().await {
         Ok(mut inspection) => {
-            inspection.appends_without_sync = stream.appends_without_sync().await;
+            inspection.appendfsync = stream.appendfsync().await;
             judge(&inspection, findings);
             Some(inspection.clock_ahead_us)
         }
         Err(failure) => {
-            findings.add(Severity::Error, failure.to_string(), "");
+            findings.failed(failure);
             None
         }
     }
@@ -49,7 +53,7 @@ pub(super) async fn check(stream: &Stream, args: &CheckArgs, findings: &mut Find
 async fn judge_letters(stream: &Stream, shards: u16, findings: &mut Findings) {
     let oldest = match stream.oldest_dead_letter(shards).await {
         Ok(oldest) => oldest,
-        Err(failure) => return findings.add(Severity::Error, failure.to_string(), ""),
+        Err(failure) => return findings.failed(failure),
     };
     let Some(oldest) = oldest else { return findings.good("no dead letter holds `hexlane prune` back") };
     let age = Duration::from_secs_f64(oldest.entered.seconds_until(stream.server_now_ms()).max(0.0));
@@ -103,14 +107,20 @@ pub(super) fn judge(server: &Inspection, findings: &mut Findings) {
     if server.info("aof_last_write_status") == "err" {
         let what = "Redis could not write its append-only file";
         findings.add(Severity::Error, what, "see its log; mostly the disk is full");
-    } else if server.info("aof_enabled") == "1" && server.appends_without_sync {
-        findings.add(
-            Severity::Warning,
-            "appendfsync is no: a crash of its machine loses what the kernel had not written yet, mostly half a minute",
-            "set appendfsync everysec or always",
-        );
     } else if server.info("aof_enabled") == "1" {
-        findings.good("Redis keeps an append-only file");
+        match server.appendfsync.as_deref() {
+            Some("no") => findings.add(
+                Severity::Warning,
+                "appendfsync is no: a crash of its machine loses what the kernel had not written yet, mostly half a \
+                 minute",
+                "set appendfsync everysec or always",
+            ),
+            Some(sync) => findings.good(format!("Redis keeps an append-only file, with appendfsync {sync}")),
+            None => findings.good(
+                "Redis keeps an append-only file; its appendfsync, which should be everysec or always, this user may \
+                 not ask for",
+            ),
+        }
     } else {
         findings.add(
             Severity::Warning,
@@ -125,11 +135,11 @@ pub(super) fn judge(server: &Inspection, findings: &mut Findings) {
 mod tests {
     use super::*;
 
-    fn of_redis(info: &str, appends_without_sync: bool) -> String {
+    fn of_redis(info: &str, appendfsync: Option<&str>) -> String {
         let mut findings = Findings::default();
         let good = "maxmemory_policy:noeviction\naof_enabled:1\naof_last_write_status:ok\n";
         let mut server = Inspection::of(&format!("{good}{info}"));
-        server.appends_without_sync = appends_without_sync;
+        server.appendfsync = appendfsync.map(str::to_owned);
         judge(&server, &mut findings);
         findings.as_text()
     }
@@ -146,10 +156,11 @@ mod tests {
             ("aof_enabled:0", "warning  Redis keeps no append-only file"),
             ("aof_last_write_status:err", "error    Redis could not write its append-only file"),
         ] {
-            let text = of_redis(info, false);
+            let text = of_redis(info, Some("everysec"));
             assert!(text.contains(wanted), "{info}: {text}");
         }
-        assert!(of_redis("", true).contains("warning  appendfsync is no"));
-        assert!(!of_redis("", false).contains("warning"));
+        assert!(of_redis("", Some("no")).contains("warning  appendfsync is no"));
+        assert!(of_redis("", None).contains("this user may not ask"));
+        assert!(!of_redis("", Some("always")).contains("warning"));
     }
 }
