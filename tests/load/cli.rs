@@ -37,7 +37,7 @@ pub enum Mode {
     /// One feature gets 90 % of the events, against the even case
     #[command(mut_arg("hot", |arg| arg.hide(true)))]
     Hot(Load),
-    /// Entry id to commit at a steady rate
+    /// Entry id to commit, and to the answer to it, at a steady rate
     Latency(Steady),
     /// `hexlane publish` against a bare pipelined XADD
     Publish(Load),

@@ -10,6 +10,7 @@ mod bench;
 mod cli;
 mod modes;
 mod report;
+mod scrape;
 mod server;
 mod traffic;
 mod worker;

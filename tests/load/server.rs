@@ -219,6 +219,12 @@ impl Servers {
     }
 }
 
+/// Taken by nobody a moment ago.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it is bound").port()
+}
+
 async fn create_database(admin: &Client, url: &str) -> Client {
     admin.batch_execute(&format!("CREATE DATABASE {DATABASE}")).await.expect("may create a database");
     let store = Store::open(&StoreSettings {

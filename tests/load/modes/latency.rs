@@ -1,4 +1,5 @@
-//! How long it takes from an entry's arrival in Redis to its commit in PostgreSQL.
+//! How long it takes from an entry's arrival in Redis to its commit in PostgreSQL: without the flush of the commit,
+//! from each row that is stored; and with it, up to PostgreSQL's answer, as the worker's histogram has it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,13 +11,16 @@ use super::worker_args;
 use crate::bench::Prepared;
 use crate::cli::{Common, Giant, Steady};
 use crate::report::Report;
-use crate::server::Servers;
+use crate::scrape::{self, Histogram};
+use crate::server::{Servers, free_port};
 use crate::traffic;
 use crate::worker::{self, Worker};
 
 const WARM_UP_SECONDS: u64 = 1;
 /// Short against any latency of interest, long enough for a timer to keep it.
 const TICK: Duration = Duration::from_millis(2);
+/// Bounds of the histogram's buckets, so that the shares are counted, not interpolated.
+const WITHIN_MS: [f64; 3] = [2.5, 10.0, 50.0];
 
 /// By the clocks of the two servers, so they have to run on one machine, or on two that agree.
 pub async fn latency(servers: &mut Servers, common: &Common, steady: &Steady) -> Report {
@@ -61,13 +65,19 @@ async fn measure(
     servers.empty().await;
     servers.fill(load.features).await;
     servers.make_streams(load.topology()).await;
-    let worker = Worker::start(servers, 0, args);
+    let admin = format!("127.0.0.1:{}", free_port());
+    let args = [args, &["--admin-addr".to_owned(), admin.clone()]].concat();
+    let worker = Worker::start(servers, 0, &args);
     worker::attend(servers, load.shards).await;
+    let warmed_up = tokio::spawn(after_warm_up(admin.clone()));
     let start = Instant::now();
     let arrivals = send(servers, prepared, steady.rate, giant, left_out).await;
     let total = prepared.traffic.events.len();
     let rate = total as f64 / start.elapsed().as_secs_f64();
     worker::drain(servers, load.shards, total as u64, Duration::from_secs(1)).await;
+    let all = answered(&admin).await;
+    assert!(all.count() >= total as f64, "the histogram lacks events: it has {} of {total}", all.count());
+    let measured = all.since(&warmed_up.await.expect("the worker is scraped"));
     worker.stop().await;
     prepared.check(servers).await;
     let latencies = latencies(servers, &arrivals).await;
@@ -83,6 +93,27 @@ async fn measure(
         let window_ms = steady.window.as_secs_f64() * 1e3;
         add("p99 less the window", percentile(&latencies, 0.99) - window_ms, "ms");
     }
+    for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
+        add(&format!("{name}, answered (histogram)"), measured.quantile(share) * 1e3, "ms");
+    }
+    for ms in WITHIN_MS {
+        add(&format!("answered within {ms} ms"), measured.share_within(ms / 1e3) * 100.0, "%");
+    }
+}
+
+/// From the time in the entry's id until the worker has PostgreSQL's answer to the whole batch, the flush of the
+/// commit included. Of every event that was answered so far, whichever shard it is of, the giant too. The worker
+/// takes both times in whole milliseconds, cut off, so each is up to 1 ms too high or too low: what counts as within
+/// 2.5 ms took less than 3.
+async fn answered(admin: &str) -> Histogram {
+    let metrics = scrape::metrics(admin).await.expect("the worker answers");
+    Histogram::find(&metrics, "hexlane_commit_latency_seconds")
+}
+
+/// What is to be left out; a few events of the warm-up may be answered later than this.
+async fn after_warm_up(admin: String) -> Histogram {
+    tokio::time::sleep(Duration::from_secs(WARM_UP_SECONDS)).await;
+    answered(&admin).await
 }
 
 /// Publishes the events at `rate`; answers when each feature's entry arrived, in milliseconds since

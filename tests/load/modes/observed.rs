@@ -8,13 +8,13 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use hexlane::shard::Topology;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::worker_args;
 use crate::bench::{self, EndToEnd, Prepared};
 use crate::cli::{Common, Observed};
 use crate::report::Report;
-use crate::server::Servers;
+use crate::scrape;
+use crate::server::{Servers, free_port};
 
 const PUBLISH: usize = 1000;
 const SCRAPE_EVERY: Duration = Duration::from_secs(1);
@@ -30,10 +30,10 @@ pub async fn observed(servers: &mut Servers, common: &Common, observed: &Observe
         report.add("not looked at: CPU of the workers", plain.worker_cpu() / events * 1e6, "µs/event");
 
         let (collector, received) = collect().await;
-        let admin = free_address();
+        let admin = format!("127.0.0.1:{}", free_port());
         let args = ["--otlp-endpoint", &collector, "--admin-addr", &admin].map(str::to_owned);
         let scrapes = Arc::new(AtomicUsize::new(0));
-        let scraper = tokio::spawn(scrape(admin, scrapes.clone()));
+        let scraper = tokio::spawn(keep_scraping(admin, scrapes.clone()));
         let args: Vec<String> = worker_args(common).into_iter().chain(args).collect();
         let seen = run(servers, &prepared, observed.traced_every, &args).await;
         scraper.abort();
@@ -84,22 +84,12 @@ async fn collect() -> (String, Arc<AtomicUsize>) {
     (address, received)
 }
 
-/// Taken by nobody a moment ago.
-fn free_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it is bound").to_string()
-}
-
-async fn scrape(admin: String, scrapes: Arc<AtomicUsize>) {
+async fn keep_scraping(admin: String, scrapes: Arc<AtomicUsize>) {
     let mut every = tokio::time::interval(SCRAPE_EVERY);
     loop {
         every.tick().await;
         // Not there yet, or not any more.
-        let Ok(mut connection) = tokio::net::TcpStream::connect(&admin).await else { continue };
-        let request = format!("GET /metrics HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n");
-        let mut answer = Vec::new();
-        if connection.write_all(request.as_bytes()).await.is_ok() && connection.read_to_end(&mut answer).await.is_ok() {
-            assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        if scrape::metrics(&admin).await.is_ok() {
             scrapes.fetch_add(1, Ordering::Relaxed);
         }
     }
