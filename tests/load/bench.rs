@@ -153,8 +153,12 @@ pub async fn work(servers: &mut Servers, load: &Load, args: &[String]) -> EndToE
     servers.checkpoint().await;
     let total = load.events as u64;
     let before = servers.cpu().await;
-    let workers: Vec<Worker> = (0..load.workers).map(|n| Worker::start(servers, n, args)).collect();
-    let (took, samples) = worker::drain(servers, load.shards, total, SAMPLE).await;
+    let mut workers: Vec<Worker> = (0..load.workers).map(|n| Worker::start(servers, n, args)).collect();
+    let (took, samples) = tokio::select! {
+        drained = worker::drain(servers, load.shards, total, SAMPLE) => drained,
+        // One that cannot start has said why; nobody would do its work.
+        status = worker::first_to_end(&mut workers) => panic!("a worker ended with {status}"),
+    };
     let cpu = servers.cpu().await.since(before);
     let used = workers.iter().map(Worker::used).collect();
     for worker in workers {

@@ -46,6 +46,8 @@ pub enum Mode {
     /// Memory of Redis at a steady rate, while settled entries are trimmed
     #[command(mut_arg("events", |arg| arg.default_value("2000000")))]
     Retention(Retention),
+    /// TLS on both connections of the worker, against none
+    Tls(Load),
     /// CPU of workers that have nothing to do
     Idle(Idle),
     /// The bare writer with other settings of table and index

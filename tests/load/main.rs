@@ -5,9 +5,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
+#[path = "../secure/authority.rs"]
+#[allow(dead_code)] // certificates of clients, and expired ones, are for the tests
+mod authority;
 mod bare;
 mod bench;
 mod cli;
+mod encrypted;
 mod modes;
 mod report;
 mod scrape;

@@ -1,6 +1,6 @@
 //! Real `hexlane worker` processes, and when they are done.
 
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -66,6 +66,12 @@ impl Worker {
         let status = self.child.wait().await.expect("it is our child");
         assert!(status.success(), "the worker ended with {status}");
     }
+}
+
+/// Waits for what should not happen while there is work: that one of them ends.
+pub async fn first_to_end(workers: &mut [Worker]) -> ExitStatus {
+    let ends = workers.iter_mut().map(|worker| Box::pin(worker.child.wait()));
+    futures_util::future::select_all(ends).await.0.expect("it is our child")
 }
 
 /// Entries of all shards that the group has read, and those that it has settled.

@@ -11,6 +11,7 @@ mod retention;
 mod scaling;
 mod table;
 mod throughput;
+mod tls;
 
 use clap::Parser;
 
@@ -18,7 +19,7 @@ use crate::cli::{Cli, Common, Mode};
 use crate::server::Servers;
 
 /// A few hundred events for each mode: whether it works, not how fast.
-const TINY: [&str; 13] = [
+const TINY: [&str; 14] = [
     "throughput --events 300 --features 50 --mix mixed --event-ids",
     "shards --events 300 --features 50",
     "processes --events 300 --features 50",
@@ -29,6 +30,7 @@ const TINY: [&str; 13] = [
     "publish --events 300 --features 50",
     "observed --events 300 --features 50 --traced-every 10",
     "retention --events 300 --features 50 --rate 300 --retention 200ms",
+    "tls --events 300 --features 50",
     "idle --settling 0 --seconds 1",
     "table --events 300 --features 50 --passes 2",
     "judge --events 300 --positions 10,100",
@@ -70,6 +72,7 @@ async fn measure(servers: &mut Servers, common: &Common, mode: Mode) {
         Mode::Publish(load) => Box::pin(publish::publish(servers, common, &load)).await,
         Mode::Observed(load) => Box::pin(observed::observed(servers, common, &load)).await,
         Mode::Retention(load) => Box::pin(retention::retention(servers, common, &load)).await,
+        Mode::Tls(load) => Box::pin(tls::tls(servers, common, &load)).await,
         Mode::Idle(idle) => Box::pin(idle::idle(servers, common, &idle)).await,
         Mode::Table(table) => Box::pin(table::table(servers, common, &table)).await,
         Mode::Judge(load) => judge::judge(common, &load),
