@@ -1,13 +1,13 @@
 //! Servers that stop, restart, die or forget in mid-run: time is lost, and nothing else.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::task::JoinHandle;
 
-use crate::world::{Server, Servers, Traffic, Worker, World, eventually, full, seed};
+use crate::world::{Server, Servers, Traffic, Worker, World, eventually, full, point, seed};
 
 const PER_SECOND: usize = 1500;
 
@@ -98,6 +98,43 @@ async fn redis_is_restarted_and_killed() {
     run.end().await;
 }
 
+/// The waits that lanes have drawn by its end are longer than anybody would wait for them.
+#[tokio::test(flavor = "multi_thread")]
+async fn lanes_go_on_at_once_after_a_long_outage() {
+    // Of so many waits some surely are that long.
+    const SHARDS: u16 = 64;
+    // A lane reads and settles; the bound of the tenth wait of each is a minute.
+    const ATTEMPTS: f64 = 21.0;
+    let mut world = World::private("redis_long", SHARDS).await;
+    // No lease runs out meanwhile: lanes that begin anew have no long waits.
+    let worker = world.worker().set("LEASE", "20m").set("RENEW", "4s");
+    let worker = worker.set("RETRY_BASE", "100ms").set("RETRY_CAP", "1h").ready().await;
+    let holder = world.postgres().await;
+    holder.batch_execute("BEGIN; LOCK TABLE feature_state").await.unwrap();
+    let publish = async |world: &World, name: &str| {
+        for shard in 0..SHARDS {
+            world.add(shard, &point(&format!("{name} {shard}"), 1, 4.3, 52.1)).await;
+        }
+    };
+    publish(&world, "before").await;
+    eventually("each lane has something to settle", async || world.pending().await == u64::from(SHARDS)).await;
+    world.servers(|servers| servers.stop(Server::Redis)).await;
+    holder.batch_execute("COMMIT").await.unwrap();
+    let failed = "hexlane_retries_total{error=\"io\",target=\"redis\"}";
+    worker.until_metric(failed, f64::from(SHARDS) * ATTEMPTS).await;
+
+    world.servers(|servers| servers.restart(Server::Redis)).await;
+    let restarted = Instant::now();
+    world.look_at(&world.redis_url.clone()).await;
+    publish(&world, "after").await;
+    world.drained().await;
+    worker.until_ready(true).await;
+    eprintln!("all is settled {:?} after the restart", restarted.elapsed());
+    let counts = worker.stop().await;
+    counts.assert_balanced();
+    assert_eq!((counts.read, counts.applied), (2 * u64::from(SHARDS), 2 * u64::from(SHARDS)), "no lane began anew");
+}
+
 /// Everything comes again from the streams' beginning, and changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn consumer_groups_are_destroyed() {
@@ -125,7 +162,7 @@ async fn consumer_groups_are_destroyed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_started_before_its_servers_waits_for_them() {
     let world = World::private("early", 2).await;
-    world.add(0, &crate::world::point("F1", 1, 4.3, 52.1)).await;
+    world.add(0, &point("F1", 1, 4.3, 52.1)).await;
     world
         .servers(|servers| {
             servers.stop(Server::Postgres);
