@@ -1,8 +1,10 @@
 //! What a scrape of a worker tells about its shards.
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
 use std::collections::BTreeSet;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::world::{Proxy, Traffic, Way, World, eventually, in_time, point, seed};
 
@@ -183,13 +185,26 @@ async fn requests_have_their_bounds() {
         let said = answer(request).await;
         assert!(!said.contains("hexlane_"), "{said}");
     }
-    // Its other connections are not held up by those that say nothing.
-    let mut silent = Vec::new();
-    for _ in 0..40 {
-        silent.push(tokio::net::TcpStream::connect(&address).await.unwrap());
-    }
+    // It has room for 64, and those that say nothing hold up no other until they are so many.
+    let open = || {
+        let connection = std::net::TcpStream::connect(&address).unwrap();
+        connection.set_nonblocking(true).unwrap();
+        connection
+    };
+    let opened = Instant::now();
+    let mut silent: Vec<_> = std::iter::repeat_with(open).take(63).collect();
     assert_eq!(worker.get("/healthz").await.unwrap().0, 200);
-    drop(silent);
+    silent.push(open());
+    let is_open = |mut connection: &std::net::TcpStream| {
+        connection.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    // One more is answered once a place is free.
+    let said = answer("GET /healthz HTTP/1.0\r\n\r\n".into()).await;
+    let left = silent.iter().filter(|connection| is_open(connection)).count();
+    assert!(said.starts_with("HTTP/1.0 200") && left < 64, "{left} are there, and one more got {said}");
+    eventually("no silent one is left", async || !silent.iter().any(is_open)).await;
+    assert!(opened.elapsed() < Duration::from_secs(25), "the library's own limit would be 30 s");
+    assert_eq!(worker.get("/healthz").await.unwrap().0, 200);
     for path in ["/", "/metrics/../healthz", "/%00"] {
         assert_eq!(worker.get(path).await.unwrap().0, 404, "{path}");
     }
