@@ -7,7 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 use backoff::backoff::Backoff;
-use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
+use backoff::exponential::ExponentialBackoff;
+use backoff::{Clock, SystemClock};
 use tokio_util::sync::CancellationToken;
 
 /// Which server an error came from.
@@ -256,23 +257,28 @@ impl RetryPolicy {
     /// that failed together do not come back together. It never gives up.
     /// See <https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter/>.
     pub fn start(self) -> Retry {
+        self.start_by(SystemClock::default())
+    }
+
+    fn start_by<C: Clock>(self, clock: C) -> Retry<C> {
         // A randomization factor of 1 draws from 0 to twice the interval: hence the halves.
-        Retry(
-            ExponentialBackoffBuilder::new()
-                .with_initial_interval(self.base / 2)
-                .with_max_interval(self.cap / 2)
-                .with_multiplier(2.0)
-                .with_randomization_factor(1.0)
-                .with_max_elapsed_time(None)
-                .build(),
-        )
+        Retry(ExponentialBackoff {
+            current_interval: self.base / 2,
+            initial_interval: self.base / 2,
+            max_interval: self.cap / 2,
+            multiplier: 2.0,
+            randomization_factor: 1.0,
+            max_elapsed_time: None,
+            start_time: clock.now(),
+            clock,
+        })
     }
 }
 
 /// One series of attempts.
-pub struct Retry(ExponentialBackoff);
+pub struct Retry<C = SystemClock>(ExponentialBackoff<C>);
 
-impl Retry {
+impl<C: Clock> Retry<C> {
     /// The next wait.
     pub fn next_wait(&mut self) -> Duration {
         self.0.next_backoff().unwrap_or(self.0.max_interval)
@@ -309,6 +315,9 @@ impl Retry {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::cell::Cell;
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -339,6 +348,32 @@ mod tests {
         }
         assert!(longest <= policy.cap, "{longest:?}");
         assert!(longest > policy.cap / 2, "{longest:?}");
+    }
+
+    /// Left to itself the library gives up after 15 minutes, counted from the start.
+    #[test]
+    fn no_time_ends_or_evens_out_the_waits() {
+        struct Told<'a>(&'a Cell<Instant>);
+        impl Clock for Told<'_> {
+            fn now(&self) -> Instant {
+                self.0.get()
+            }
+        }
+        let policy = RetryPolicy { base: Duration::from_millis(300), cap: Duration::from_secs(30) };
+        let now = Cell::new(Instant::now());
+        let mut retry = policy.start_by(Told(&now));
+        let pass = |hours: u64| now.set(now.get() + Duration::from_secs(hours * 3600));
+        // A day in which all is well, then two in which nothing is.
+        pass(24);
+        let waits: Vec<Duration> = std::iter::repeat_with(|| {
+            pass(1);
+            retry.next_wait()
+        })
+        .take(48)
+        .collect();
+        assert!(waits.windows(2).all(|two| two[0] != two[1]), "each is drawn: {waits:?}");
+        assert!(waits.iter().all(|wait| *wait <= policy.cap), "{waits:?}");
+        assert!(waits.iter().any(|wait| *wait > policy.cap / 2), "{waits:?}");
     }
 
     #[tokio::test]

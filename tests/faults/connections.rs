@@ -76,14 +76,14 @@ async fn a_write_that_is_given_up_leaves_no_transaction_open() {
     worker.stop().await.assert_balanced();
 }
 
-/// 14: neither many failures nor a long time of health before them make it stop trying.
+/// 14: many failures do not make it stop trying. Nor does time: that takes a clock which can be set, and is tested
+/// where the waits are drawn, in `failure`.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_never_stops_trying() {
     let world = World::shared("never_stops", 1).await;
     let (redis, redis_url) = Proxy::to(&world.redis_url).await;
     let (postgres, database_url) = Proxy::to(&world.database_url).await;
     let worker = world.worker().set("REDIS_URL", &redis_url).set("DATABASE_URL", &database_url);
-    // So long a first life that a limit which counts from the start would be over.
     let worker = worker.set("RETRY_BASE", "1ms").set("RETRY_CAP", "2ms").ready().await;
     for (way, target) in [(redis, "redis"), (postgres, "postgres")] {
         way.set(Way::Closed);
