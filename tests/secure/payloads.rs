@@ -7,6 +7,23 @@ use crate::world::{World, event, point};
 
 const POINT: &str = r#"{"type":"Point","coordinates":[4.3,52.1]}"#;
 
+/// One of each kind that moves a cursor, turns the direction of text, or is not seen.
+const MARKS: [&str; 13] = [
+    "\u{1b}[2J",
+    "\u{7}",
+    "\r\nERROR forged line\n",
+    "\u{7f}",
+    "\u{9b}2J",
+    "\u{200b}",
+    "\u{200f}",
+    "\u{2028}",
+    "\u{2029}",
+    "\u{202e}",
+    "\u{2060}",
+    "\u{2069}",
+    "\u{feff}",
+];
+
 fn payloads() -> Vec<Vec<u8>> {
     let id = |id: &str| event(id, 1, "update", POINT, "");
     let properties = |text: &str| event("P", 1, "update", POINT, &format!(",\"properties\":{text}"));
@@ -31,8 +48,6 @@ fn payloads() -> Vec<Vec<u8>> {
         id(r"\u001b]0;title\u0007"),
         id(r"a\r\nERROR forged line\n"),
         id(r"\u202eesrever"),
-        id("\u{202e}esrever"),
-        id("\u{200b}hidden"),
         event("T", 1, "\u{202e}etadpu", POINT, ""),
         event("T", 1, "update", "{\"type\":\"\u{2066}Point\"}", ""),
         id(r"\u0000"),
@@ -52,12 +67,16 @@ fn payloads() -> Vec<Vec<u8>> {
         id("{000}:events"),
         id("redis.call('FLUSHALL')"),
     ];
+    all.extend(MARKS.map(id));
+    all.extend(MARKS.map(|mark| event(mark, 1, mark, POINT, "")));
     all.extend((0..=255_u8).map(|byte| vec![byte]));
     all
 }
 
+/// As `src/shown.rs` has it.
 fn is_clean(text: &str) -> bool {
-    let is_mark = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_mark =
+        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     !text.chars().any(|c| c.is_control() && c != '\n' || is_mark(c))
 }
 
@@ -68,6 +87,9 @@ async fn nothing_breaks_out() {
     world.add(0, &point("first", 1, 4.3, 52.1)).await;
     for payload in &payloads {
         world.add(0, payload).await;
+    }
+    for mark in MARKS.map(str::as_bytes).into_iter().chain([&b"\xff\x1b[2J"[..]]) {
+        world.add_fields(0, &[(mark, mark), (b"event", b"{}")]).await;
     }
     world.add(0, &point("last", 1, 4.3, 52.1)).await;
 
@@ -98,9 +120,9 @@ async fn nothing_breaks_out() {
     let _: i64 = world.ask(&format!("ZADD {}:workers 9999999999999 \u{1b}[31mworker\u{202e}/1", world.namespace)).await;
     let _: String = world.ask(&format!("SET {} \u{1b}[31mowner\u{202e}/1", world.owner_key(0))).await;
     for command in [
-        &["dead", "list"][..],
+        &["dead", "list", "--limit", "1000"][..],
         &["dead", "list", "--json"],
-        &["dead", "show"],
+        &["dead", "show", "--limit", "1000"],
         &["dead", "show", "--json"],
         &["status"],
         &["status", "--json"],

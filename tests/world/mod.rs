@@ -108,11 +108,11 @@ impl World {
     }
 
     /// XADD of an entry with any fields.
-    pub async fn add_fields(&self, shard: u16, fields: &[(&str, &[u8])]) -> String {
+    pub async fn add_fields(&self, shard: u16, fields: &[(impl redis::ToRedisArgs, &[u8])]) -> String {
         let mut command = redis::cmd("XADD");
         command.arg(self.events_key(shard)).arg("*");
         for (name, value) in fields {
-            command.arg(*name).arg(*value);
+            command.arg(name).arg(*value);
         }
         command.query_async(&mut self.redis()).await.unwrap()
     }
@@ -218,13 +218,17 @@ impl World {
 
     /// Every dead letter of every shard, each with its fields.
     pub async fn dead_letters(&self) -> Vec<DeadLetter> {
-        type Entry = (String, Vec<(String, Vec<u8>)>);
+        type Entry = (String, Vec<(Vec<u8>, Vec<u8>)>);
+        let text = |name: Vec<u8>| String::from_utf8_lossy(&name).into_owned();
         let mut letters = Vec::new();
         for shard in 0..self.shards {
             let mut command = redis::cmd("XRANGE");
             command.arg(self.dead_key(shard)).arg("-").arg("+");
             let entries: Vec<Entry> = command.query_async(&mut self.redis()).await.unwrap();
-            letters.extend(entries.into_iter().map(|(_, fields)| DeadLetter { shard, fields }));
+            letters.extend(entries.into_iter().map(|(_, fields)| {
+                let fields = fields.into_iter().map(|(name, value)| (text(name), value)).collect();
+                DeadLetter { shard, fields }
+            }));
         }
         letters
     }
