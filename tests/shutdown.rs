@@ -1,6 +1,8 @@
 //! How a worker leaves: at once when idle, in order when busy, in time when a server is away; and
 //! what it leaves behind lands.
 
+use std::time::{Duration, Instant};
+
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -151,6 +153,54 @@ async fn a_second_signal_ends_at_once() {
         assert_eq!((counts.read, counts.settled()), (50, 50));
     }
     assert_eq!(count_rows(&world).await, 100);
+}
+
+/// A worker of many shards, each with something in hand, and a Redis that takes everything and answers nothing: to
+/// wait for it shard by shard would outlast whoever supervises the process. What it held lands.
+async fn leaves_a_frozen_redis(name: &str, drain_timeout: &str, signals: usize, most: Duration) {
+    const SHARDS: u16 = 16;
+    let world = World::private(name, SHARDS).await;
+    // As by default, so that no lease runs out while it drains.
+    let named = || world.worker().set("WORKER_NAME", "namesake").set("LEASE", "10s").set("RENEW", "3s");
+    let mut worker = named().set("DRAIN_TIMEOUT", drain_timeout).ready().await;
+    let holder = world.postgres().await;
+    holder.batch_execute("BEGIN; LOCK TABLE feature_state IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    for shard in 0..SHARDS {
+        world.add(shard, &point(&format!("F{shard}"), 1, 4.3, 52.1)).await;
+    }
+    until_in_hand(&world, SHARDS.into()).await;
+    let frozen = tokio::task::block_in_place(|| world.servers.as_ref().unwrap().freeze(Server::Redis));
+    holder.batch_execute("COMMIT").await.unwrap();
+    eventually("all is written", async || count_rows(&world).await == i64::from(SHARDS)).await;
+
+    let signalled = Instant::now();
+    worker.signal("TERM");
+    for _ in 1..signals {
+        eventually("it is stopping", async || worker.log().contains("finishing what is in hand")).await;
+        worker.signal("TERM");
+    }
+    let counts = leaves_in_order(&mut worker).await;
+    let took = signalled.elapsed();
+    eprintln!("it left after {took:?}");
+    assert!(took < most, "{took:?}\n{}", worker.log());
+    assert_eq!((counts.read, counts.released), (u64::from(SHARDS), u64::from(SHARDS)));
+
+    drop(frozen);
+    let worker = named().ready().await;
+    world.drained().await;
+    // Acknowledgements that had reached Redis count once it goes on.
+    let counts = worker.stop().await;
+    assert_eq!(counts.stale, counts.read, "the guard knows what was written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_of_many_shards_leaves_a_frozen_redis_in_time() {
+    leaves_a_frozen_redis("stop_frozen", "3s", 1, Duration::from_secs(12)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_a_worker_of_many_shards_although_redis_is_frozen() {
+    leaves_a_frozen_redis("twice_frozen", FOR_EVER, 2, Duration::from_secs(10)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
