@@ -153,9 +153,8 @@ async fn prepare(stream: &Stream, store: &Store, args: &WorkerArgs) -> Result<To
     store.check_server().await?;
     let inspection = store.inspect().await?;
     inspection.check_columns()?;
-    inspection.check_rights(&["SELECT", "INSERT", "UPDATE"])?;
+    inspection.check_rights(&["SELECT", "INSERT", "UPDATE", "USAGE"])?;
     store.probe_write().await?;
-    store.rehearse().await?;
     check::log_at_start(&stream.inspect().await?, inspection);
     Ok(topology)
 }

@@ -43,7 +43,8 @@ pub struct Inspection {
     pub hidden_standbys: i64,
     /// Columns of our tables as `TABLE.COLUMN`, and their types as PostgreSQL writes them.
     pub columns: HashMap<String, String>,
-    /// `TABLE RIGHT`, for each right that a worker or `prune` needs and this user lacks.
+    /// `TABLE RIGHT`, for each right that a worker or `prune` needs and this user lacks; and `plpgsql USAGE`, of the
+    /// language in which a write is rehearsed.
     pub missing_rights: Vec<String>,
     /// The server's clock less ours, in microseconds.
     pub clock_ahead_us: i64,
@@ -84,7 +85,7 @@ impl Inspection {
         Err(Failure::fatal(Target::Postgres, "schema", what.join(", "), remedy))
     }
 
-    /// Refuses to go on without `rights` to both tables.
+    /// Refuses to go on without `rights`.
     ///
     /// # Errors
     /// [`crate::failure::Class::Fatal`], naming those that are missing.
@@ -121,7 +122,10 @@ impl Store {
                     WHERE attnum > 0 AND NOT attisdropped),
                 (SELECT coalesce(array_agg(name || ' ' || privilege), '{}')
                     FROM unnest($2::text[]) AS name, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege
-                    WHERE NOT coalesce(has_table_privilege(to_regclass(name), privilege), false)),
+                    WHERE NOT coalesce(has_table_privilege(to_regclass(name), privilege), false))
+                    || CASE WHEN EXISTS (SELECT FROM pg_language
+                        WHERE lanname = 'plpgsql' AND has_language_privilege(oid, 'USAGE'))
+                    THEN '{}'::text[] ELSE '{plpgsql USAGE}' END,
                 (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
                 (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL),
                 (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),

@@ -237,7 +237,7 @@ async fn each_right_that_is_taken_away_is_named_at_the_start() {
         (
             "REVOKE USAGE ON LANGUAGE plpgsql FROM hexlane_worker, PUBLIC".into(),
             "GRANT USAGE ON LANGUAGE plpgsql TO hexlane_worker, PUBLIC".into(),
-            "permission denied for language plpgsql",
+            "lacks plpgsql USAGE",
         ),
     ] {
         admin.batch_execute(&taken).await.unwrap();
