@@ -17,6 +17,7 @@ use crate::stream::oldest::Oldest;
 pub async fn run(args: PruneArgs) -> Result<(), String> {
     let stream = args.redis.stream().await?;
     let store = args.database.store("hexlane prune", args.dedup_window).await?;
+    store.check_pooling().await?;
     store.check_schema().await?;
     store.inspect().await?.check_rights(&["SELECT", "UPDATE", "DELETE"])?;
     let (from, oldest) = counted_from(&stream).await?;

@@ -87,7 +87,10 @@ async fn workers_go_on_through_a_pooler_that_shares_connections_and_is_restarted
 
     // The other commands too; and `check` knows what the pooler forgets.
     world.database_url = pooled;
-    world.hexlane(&["prune", "--tombstone-retention", "1ms", "--dedup-window", "1d"]).await;
+    let prune = ["prune", "--tombstone-retention", "1ms", "--dedup-window", "1d"];
+    let (code, said) = ended(world.command(&prune)).await;
+    assert!(code == 1 && said.contains("say --transaction-pooling"), "{said}");
+    world.hexlane(&[&prune[..], &["--transaction-pooling"]].concat()).await;
     let (code, said) = ended(world.command(&["check", "--transaction-pooling"])).await;
     assert!(code == 3 || code == 0, "{said}");
     assert!(said.contains("statement_timeout is 0, and through a pooler"), "{said}");
