@@ -3,7 +3,8 @@
 
 use hexlane::shard::Keys;
 use hexlane::stream::Stream;
-use hexlane::stream::server::{Certificates, Server};
+use hexlane::stream::place::Certificates;
+use hexlane::stream::server::Server;
 
 use crate::world::{DeadLetter, Worker, World, eventually, full, point};
 

@@ -10,7 +10,8 @@ use crate::failure::Failure;
 use crate::shard::Keys;
 use crate::store::{Store, StoreSettings};
 use crate::stream::Stream;
-use crate::stream::server::{Certificates, Server};
+use crate::stream::place::Certificates;
+use crate::stream::server::Server;
 
 /// The contents of a file, read when the options are. Never shown.
 #[derive(Clone)]

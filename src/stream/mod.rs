@@ -10,6 +10,7 @@ pub mod inspect;
 pub mod membership;
 pub mod oldest;
 pub mod pending;
+pub mod place;
 pub mod publish;
 pub mod reader;
 pub mod rewind;
@@ -135,14 +136,12 @@ impl Stream {
     /// As judged by [`Failure::redis`].
     pub async fn sync_clock(&self) -> Result<(), Failure> {
         // The server looked at its clock somewhere between question and answer, so the quickest one tells best.
-        let mut quickest = None;
-        for _ in 0..CLOCK_SAMPLES {
-            let sample = self.compare_clocks().await?;
-            quickest = quickest.into_iter().chain([sample]).min();
+        let mut quickest = self.compare_clocks().await?;
+        for _ in 1..CLOCK_SAMPLES {
+            quickest = quickest.min(self.compare_clocks().await?);
         }
-        if let Some((_, offset_us)) = quickest {
-            self.clock_offset_us.store(offset_us, Ordering::Relaxed);
-        }
+        let (_, offset_us) = quickest;
+        self.clock_offset_us.store(offset_us, Ordering::Relaxed);
         Ok(())
     }
 

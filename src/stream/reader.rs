@@ -48,7 +48,9 @@ impl Reader {
         let connect = async {
             // No response timeout: the watchdog in `read` and the bound in `ask` take its place.
             let mut link = primary.reading_link().await.map_err(|error| failure(&error, doing))?;
-            let client_id = in_time(doing, redis::cmd("CLIENT").arg("ID").query_async(&mut link)).await?;
+            let client_id =
+                in_time(doing, redis::cmd("CLIENT").arg("ID").query_async(&mut link), |error| failure(error, doing))
+                    .await?;
             Ok(Connected { link, client_id, primary: primary.clone() })
         };
         let connected = connect.await.map_err(|failure| self.stream.server.distrust(&primary, failure))?;
@@ -116,18 +118,16 @@ impl Reader {
         command: &redis::Cmd,
     ) -> Result<T, Failure> {
         let Some(connected) = self.connection.as_mut() else { return Err(not_connected(doing)) };
-        let answer = in_time(doing, command.query_async(&mut connected.link)).await;
-        self.close_if_lost(answer.map_err(|failure| with_what_was_run(failure, command)))
+        let judge = |error: &_| with_what_was_run(failure(error, doing), command);
+        let answer = in_time(doing, command.query_async(&mut connected.link), judge).await;
+        self.close_if_lost(answer)
     }
 
     /// Sends a pipeline that does not block.
     pub(super) async fn ask_all(&mut self, doing: &str, pipe: &redis::Pipeline) -> Result<Vec<Value>, Failure> {
         let Some(connected) = self.connection.as_mut() else { return Err(not_connected(doing)) };
-        let asked = pipe.query_async(&mut connected.link);
-        let answer = match tokio::time::timeout(ANSWER_TIMEOUT, asked).await {
-            Ok(answer) => answer.map_err(|error| failure_of(&error, doing, pipe)),
-            Err(_) => Err(Failure::no_answer(Target::Redis, doing)),
-        };
+        let judge = |error: &_| failure_of(error, doing, pipe);
+        let answer = in_time(doing, pipe.query_async(&mut connected.link), judge).await;
         self.close_if_lost(answer)
     }
 
@@ -150,9 +150,13 @@ async fn unblock_when(stop: &CancellationToken, primary: &Primary, client_id: i6
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-async fn in_time<T>(doing: &str, answer: impl Future<Output = Result<T, redis::RedisError>>) -> Result<T, Failure> {
+async fn in_time<T>(
+    doing: &str,
+    answer: impl Future<Output = Result<T, redis::RedisError>>,
+    judge: impl FnOnce(&redis::RedisError) -> Failure,
+) -> Result<T, Failure> {
     match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
-        Ok(answer) => answer.map_err(|error| failure(&error, doing)),
+        Ok(answer) => answer.map_err(|error| judge(&error)),
         Err(_) => Err(Failure::no_answer(Target::Redis, doing)),
     }
 }

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use hexlane::shard::Keys;
 use hexlane::stream::Stream;
-use hexlane::stream::server::{Certificates, Server};
+use hexlane::stream::place::Certificates;
+use hexlane::stream::server::Server;
 
 use super::{named, names, settled, take_busiest, until_it_waits_for_a_lock};
 use crate::world::{World, eventually, point};

@@ -1,6 +1,7 @@
 //! Who is let in, by what, and to what.
 
 mod authority;
+mod granted;
 mod payloads;
 mod pooler;
 mod rights;
