@@ -126,7 +126,7 @@ fn read_feature_id(value: Option<&RawValue>) -> Result<String, Fault> {
     };
     match id.len() {
         0 => Err(Fault::new(Reason::MissingField, "feature_id is empty")),
-        1..=MAX_FEATURE_ID if !id.contains('\0') => Ok(id.into_owned()),
+        1..=MAX_FEATURE_ID if !id.as_bytes().contains(&0) => Ok(id.into_owned()),
         1..=MAX_FEATURE_ID => Err(bad("feature_id holds U+0000, which PostgreSQL cannot store")),
         length => Err(bad(format!("feature_id has {length} bytes, more than the {MAX_FEATURE_ID} allowed"))),
     }
@@ -174,7 +174,7 @@ fn read_op(value: Option<&RawValue>) -> Result<Op, Fault> {
 fn read_event_id(value: Option<&RawValue>) -> Result<Option<String>, Fault> {
     let Some(value) = json::not_null(value) else { return Ok(None) };
     match json::string(value) {
-        Some(id) if (1..=MAX_EVENT_ID).contains(&id.len()) && !id.contains('\0') => Ok(Some(id.into_owned())),
+        Some(id) if (1..=MAX_EVENT_ID).contains(&id.len()) && !id.as_bytes().contains(&0) => Ok(Some(id.into_owned())),
         _ => Err(bad(format!("event_id is {}, not a string of 1 to {MAX_EVENT_ID} bytes without NUL", shown(value)))),
     }
 }

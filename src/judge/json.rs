@@ -80,7 +80,11 @@ impl<'t, const N: usize> Visitor<'t> for Collect<'_, 't, '_, N> {
 pub(crate) fn string(value: &RawValue) -> Option<Cow<'_, str>> {
     let text = value.get();
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
-    if inner.contains('\\') { serde_json::from_str(text).ok().map(Cow::Owned) } else { Some(Cow::Borrowed(inner)) }
+    if inner.as_bytes().contains(&b'\\') {
+        serde_json::from_str(text).ok().map(Cow::Owned)
+    } else {
+        Some(Cow::Borrowed(inner))
+    }
 }
 
 /// Whether a value is a string, readable or not.

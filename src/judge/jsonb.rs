@@ -8,7 +8,7 @@ const DIGITS_AFTER_POINT: i64 = 16_383;
 /// What of `json` cannot be stored, if anything.
 pub(super) fn obstacle(json: &str) -> Option<&'static str> {
     let escapes = json.contains("\\u");
-    if !escapes && !has_wide_number(json.as_bytes()) {
+    if !escapes && !may_have_wide_number(json.as_bytes()) {
         return None;
     }
     let mut rest = json.as_bytes();
@@ -32,25 +32,11 @@ pub(super) fn obstacle(json: &str) -> Option<&'static str> {
     None
 }
 
-/// A hint only, and a cheap one: digits in strings count too.
-fn has_wide_number(json: &[u8]) -> bool {
-    const LONG: usize = 4;
-    let mut run = 0_usize;
-    let mut after_exponent = false;
-    for byte in json {
-        match byte {
-            b'0'..=b'9' => {
-                run += 1;
-                if run == LONG && after_exponent || run >= 10_000 {
-                    return true;
-                }
-            }
-            b'e' | b'E' => (run, after_exponent) = (0, true),
-            b'+' | b'-' => run = 0,
-            _ => (run, after_exponent) = (0, false),
-        }
-    }
-    false
+/// A hint only, and a cheap one, many bytes at once: without an exponent a number has to be long itself. Digits and
+/// letters in strings count too.
+fn may_have_wide_number(json: &[u8]) -> bool {
+    let has_exponent = |found, (before, byte): (&u8, &u8)| found | (before.is_ascii_digit() & (byte | 0x20 == b'e'));
+    json.len() > DIGITS_AFTER_POINT as usize || json.iter().zip(json.iter().skip(1)).fold(false, has_exponent)
 }
 
 fn is_numeric(byte: u8) -> bool {

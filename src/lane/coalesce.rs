@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::by_id;
 use crate::event::Event;
 
 /// The events of one feature in one batch, by their place in the batch, newest first.
@@ -16,13 +17,13 @@ pub struct Group {
 /// written stays.
 pub fn by_feature(events: &[Event], candidates: &[usize]) -> Vec<Group> {
     let mut members = candidates.to_vec();
-    members.sort_unstable_by(|&a, &b| {
-        let (left, right) = (&events[a], &events[b]);
-        left.feature_id.cmp(&right.feature_id).then_with(|| right.key.cmp(&left.key)).then_with(|| a.cmp(&b))
-    });
+    by_id::sort(&mut members, |&place| events[place].feature_id.as_str());
     members
-        .chunk_by(|&a, &b| events[a].feature_id == events[b].feature_id)
-        .map(|group| Group { members: group.to_vec() })
+        .chunk_by_mut(|&a, &b| events[a].feature_id == events[b].feature_id)
+        .map(|group| {
+            group.sort_unstable_by(|&a, &b| events[b].key.cmp(&events[a].key).then_with(|| a.cmp(&b)));
+            Group { members: group.to_vec() }
+        })
         .collect()
 }
 

@@ -23,7 +23,7 @@ use crate::fleet::lease::Lease;
 use crate::store::Store;
 use crate::store::statement::Writer;
 
-use super::Pulse;
+use super::{Pulse, by_id};
 
 /// Bytes of events in one shared statement.
 const LARGEST_SHARED: usize = 4 << 20;
@@ -55,8 +55,9 @@ pub(super) struct Request {
 }
 
 impl Request {
-    fn rows(&self) -> impl Iterator<Item = &Event> {
-        self.places.iter().map(|&place| &self.events[place])
+    /// What goes in its row `number`.
+    fn event(&self, number: usize) -> &Event {
+        &self.events[self.places[number]]
     }
 }
 
@@ -198,13 +199,17 @@ async fn write_for_ever(queue: &Queue, store: &Store, most_rows: usize) {
                 continue;
             }
         };
-        let twice = in_two_requests(&taken);
+        let (all, mut rows) = (taken.len(), sorted(&taken));
+        let twice = in_two_requests(&taken, &rows);
         if !twice.is_empty() {
             queue.put_back(leave_out(&mut taken, &twice));
         }
         // The last moment before it is sent.
         taken.retain(Waiting::is_wanted);
-        write(writer, taken).await;
+        if taken.len() < all {
+            rows = sorted(&taken);
+        }
+        write(writer, taken, &rows).await;
     }
 }
 
@@ -217,14 +222,10 @@ fn answer_all(taken: Vec<Waiting>, refused: &Refused) {
 
 /// A feature that has moved from one cell to another may stand in two lanes' batches. One statement
 /// can write a row once only, so the later batch goes with the next one.
-fn in_two_requests(taken: &[Waiting]) -> Vec<usize> {
-    if taken.len() < 2 {
-        return Vec::new();
-    }
-    let rows = rows(taken);
+fn in_two_requests(taken: &[Waiting], rows: &[Row]) -> Vec<usize> {
     let pairs = rows.iter().zip(rows.iter().skip(1));
     let mut later: Vec<usize> = pairs
-        .filter(|(a, b)| a.request != b.request && a.event.feature_id == b.event.feature_id)
+        .filter(|(a, b)| a.request != b.request && a.event(taken).feature_id == b.event(taken).feature_id)
         .map(|(_, later)| later.request)
         .collect();
     later.sort_unstable();
@@ -242,12 +243,11 @@ fn leave_out(taken: &mut Vec<Waiting>, numbers: &[usize]) -> Vec<Waiting> {
     postponed
 }
 
-async fn write(writer: Writer<'_>, taken: Vec<Waiting>) {
+async fn write(writer: Writer<'_>, taken: Vec<Waiting>, rows: &[Row]) {
     let Some(first) = taken.first() else { return };
     let shared = taken.len() > 1;
     let lock_timeout = shared.then_some(SHARED_LOCK_TIMEOUT);
-    let rows = rows(&taken);
-    let events: Vec<&Event> = rows.iter().map(|row| row.event).collect();
+    let events: Vec<&Event> = rows.iter().map(|row| row.event(&taken)).collect();
     let span = statement_span(&taken, rows.len());
     let written = if first.request.with_ledger {
         writer.write_with_ledger(&events, lock_timeout).instrument(span).await
@@ -260,7 +260,7 @@ async fn write(writer: Writer<'_>, taken: Vec<Waiting>) {
         let mut of_each: Vec<Vec<Outcome>> =
             taken.iter().map(|waiting| vec![Outcome::Stale; waiting.request.places.len()]).collect();
         for (row, outcome) in rows.iter().zip(outcomes) {
-            of_each[row.request][row.place] = outcome;
+            of_each[row.request][row.number] = outcome;
         }
         of_each
     });
@@ -288,23 +288,28 @@ fn statement_span(taken: &[Waiting], rows: usize) -> tracing::Span {
     span
 }
 
-/// One row of a statement.
-struct Row<'a> {
-    event: &'a Event,
-    /// Whose it is, and its place there.
+/// One row of a statement: whose it is, and its number there.
+#[derive(Clone, Copy)]
+struct Row {
     request: usize,
-    place: usize,
+    number: usize,
+}
+
+impl Row {
+    fn event(self, taken: &[Waiting]) -> &Event {
+        taken[self.request].request.event(self.number)
+    }
 }
 
 /// Every row, sorted by feature: all writers lock in one order. Requests come sorted, so this merges
 /// them; with the ledger, whose statement sorts for itself, the entry order within a feature stays.
-fn rows(taken: &[Waiting]) -> Vec<Row<'_>> {
-    let mut all = Vec::with_capacity(taken.iter().map(|waiting| waiting.request.places.len()).sum());
+fn sorted(taken: &[Waiting]) -> Vec<Row> {
+    let mut rows = Vec::with_capacity(taken.iter().map(|waiting| waiting.request.places.len()).sum());
     for (request, waiting) in taken.iter().enumerate() {
-        all.extend(waiting.request.rows().enumerate().map(|(place, event)| Row { event, request, place }));
+        rows.extend((0..waiting.request.places.len()).map(|number| Row { request, number }));
     }
     if taken.len() > 1 {
-        all.sort_by(|a, b| a.event.feature_id.cmp(&b.event.feature_id));
+        by_id::sort(&mut rows, |row| row.event(taken).feature_id.as_str());
     }
-    all
+    rows
 }

@@ -6,6 +6,7 @@
 //! remembered in [`held::Held`] until it is settled, so that taking over pending entries never
 //! takes what this lane holds.
 
+mod by_id;
 pub mod coalesce;
 pub mod group_commit;
 mod held;

@@ -46,6 +46,8 @@ pub struct Inspection {
     /// `TABLE RIGHT`, for each right that a worker or `prune` needs and this user lacks; and `plpgsql USAGE`, of the
     /// language in which a write is rehearsed.
     pub missing_rights: Vec<String>,
+    /// Of our tables, or of their partitions, those that autovacuum has been told to leave alone.
+    pub without_autovacuum: Vec<String>,
     /// The server's clock less ours, in microseconds.
     pub clock_ahead_us: i64,
 }
@@ -130,8 +132,20 @@ impl Store {
                 (SELECT count(*) FROM pg_stat_replication WHERE state IS NULL),
                 (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
                 (SELECT extversion FROM pg_extension WHERE extname = 'postgis'),
-                (SELECT reset_val FROM pg_settings WHERE name = 'statement_timeout')";
-            let names = ["fsync", "full_page_writes", "synchronous_standby_names", "server_version"];
+                (SELECT reset_val FROM pg_settings WHERE name = 'statement_timeout'),
+                (SELECT coalesce(array_agg(oid::regclass::text ORDER BY oid::regclass::text), '{}') FROM pg_class
+                    WHERE oid IN (SELECT to_regclass(name) FROM unnest($2::text[]) AS name
+                        UNION SELECT relid FROM unnest($2::text[]) AS name, pg_partition_tree(to_regclass(name)))
+                    AND EXISTS (SELECT FROM pg_options_to_table(reloptions)
+                        WHERE option_name = 'autovacuum_enabled' AND NOT option_value::boolean))";
+            let names = [
+                "autovacuum",
+                "fsync",
+                "full_page_writes",
+                "server_version",
+                "synchronous_standby_names",
+                "track_counts",
+            ];
             let before_us = chrono::Utc::now().timestamp_micros();
             let row = client
                 .query_typed_one(sql, &[(&names.as_slice(), Type::TEXT_ARRAY), (&TABLES.as_slice(), Type::TEXT_ARRAY)])
@@ -148,6 +162,7 @@ impl Store {
                 synchronous_commit: row.try_get(9)?,
                 postgis: row.try_get::<_, Option<String>>(10)?.unwrap_or_default(),
                 statement_timeout: row.try_get(11)?,
+                without_autovacuum: row.try_get(12)?,
                 clock_ahead_us: row.try_get::<_, i64>(7)? - half_way_us,
             })
         };

@@ -14,7 +14,7 @@ const CLOCKS_MAY_DIFFER: Duration = Duration::from_secs(1);
 pub enum Severity {
     /// As it should be.
     Good,
-    /// Something can be lost, or is misleading.
+    /// Something can be lost, is misleading, or gets slower for ever.
     Warning,
     /// A worker would not start, or could not keep its promise.
     Error,

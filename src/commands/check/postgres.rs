@@ -73,6 +73,7 @@ pub(super) fn judge(server: &Inspection, findings: &mut Findings) {
             _ => findings.good(format!("{name} is on")),
         }
     }
+    judge_autovacuum(server, findings);
     let by_default = &server.synchronous_commit;
     findings.good(format!("synchronous_commit is {by_default} by default, and hexlane's own setting is on"));
     let waits_for_none = setting("synchronous_standby_names").is_empty();
@@ -97,6 +98,32 @@ pub(super) fn judge(server: &Inspection, findings: &mut Findings) {
         );
     }
     findings.clock("PostgreSQL", "this machine's", server.clock_ahead_us);
+}
+
+/// The table lives on updates, each of which leaves a dead row and dead index entries behind.
+/// See <https://www.postgresql.org/docs/current/routine-vacuuming.html>.
+fn judge_autovacuum(server: &Inspection, findings: &mut Findings) {
+    const GROWS: &str = "what updates leave behind is never removed, so tables and indexes grow and get slower";
+    let off = ["autovacuum", "track_counts"];
+    let off: Vec<&str> =
+        off.into_iter().filter(|name| server.settings.get(*name).is_some_and(|value| value == "off")).collect();
+    if !off.is_empty() {
+        findings.add(
+            Severity::Warning,
+            format!("{} is off: {GROWS}", off.join(" and ")),
+            "set it to on in postgresql.conf, and reload",
+        );
+    }
+    if !server.without_autovacuum.is_empty() {
+        findings.add(
+            Severity::Warning,
+            format!("autovacuum leaves {} alone: {GROWS}", server.without_autovacuum.join(", ")),
+            "ALTER TABLE … RESET (autovacuum_enabled)",
+        );
+    }
+    if off.is_empty() && server.without_autovacuum.is_empty() {
+        findings.good("autovacuum looks after both tables");
+    }
 }
 
 #[cfg(test)]
@@ -133,6 +160,12 @@ mod tests {
             let wrong = of_postgres(|server| drop(server.settings.insert(name.into(), "off".into())));
             assert!(wrong.contains(&format!("error    {name} is off")), "{wrong}");
         }
+        for name in ["autovacuum", "track_counts"] {
+            let wrong = of_postgres(|server| drop(server.settings.insert(name.into(), "off".into())));
+            assert!(wrong.contains(&format!("warning  {name} is off: what updates leave behind")), "{wrong}");
+        }
+        let wrong = of_postgres(|server| server.without_autovacuum.push("feature_state_0".into()));
+        assert!(wrong.contains("warning  autovacuum leaves feature_state_0 alone"), "{wrong}");
         let wrong = of_postgres(|server| server.asynchronous_standbys = 2);
         assert!(wrong.contains("warning  commits wait for none of 2 standbys"), "{wrong}");
         let right = of_postgres(|server| {

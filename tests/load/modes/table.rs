@@ -49,11 +49,13 @@ pub async fn table(servers: &mut Servers, common: &Common, table: &Table) -> Rep
             servers.renew().await;
             servers.postgres.batch_execute(sql).await.expect("the variant can be made");
             servers.fill(table.load.features).await;
-            let mut rate = f64::NAN;
+            let mut rates = Vec::new();
             for pass in &passes {
-                (rate, _) = bench::bare(servers, pass, Order::Published, BATCH).await;
+                rates.push(bench::bare(servers, pass, Order::Published, BATCH).await.0);
             }
-            report.add(format!("{name}: last pass"), rate, "events/s");
+            let (first, last) = (rates[0], rates[rates.len() - 1]);
+            report.add(format!("{name}: last pass"), last, "events/s");
+            report.add(format!("{name}: last pass / first pass"), last / first, "ratio");
             let (heap, indexes) = servers.sizes_mib().await;
             report.add(format!("{name}: table"), heap, "MiB");
             report.add(format!("{name}: indexes"), indexes, "MiB");
