@@ -44,4 +44,9 @@ async fn the_guard_holds_in_a_table_of_partitions() {
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (MANY + 2, MANY));
     let used = "SELECT count(DISTINCT tableoid) FROM feature_state";
     assert_eq!(postgres.query_one(used, &[]).await.unwrap().get::<_, i64>(0), 8);
+
+    world.sql("ALTER TABLE feature_state_3 SET (autovacuum_enabled = off)").await;
+    let said = world.command(&["check"]).output().await.unwrap().stdout;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("warning  autovacuum leaves feature_state_3 alone"), "{said}");
 }
