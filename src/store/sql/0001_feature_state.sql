@@ -3,17 +3,20 @@ CREATE EXTENSION IF NOT EXISTS postgis;
 -- One row for each feature ever seen, tombstones included. Column order keeps fixed-width columns
 -- free of padding.
 --
--- Chosen by measurement (`scripts/bench table --runs 2 --passes 3`, PostgreSQL 15 on 2 cores, 100 000
--- features, 1.5 million events; events/s against this schema in the last pass, size of the table):
---     ids compared by ICU instead of bytes     0.83    50 MiB
---     fillfactor 50, 85, 100 instead of 70     1.05, 1.03, 0.98    36, 46, 42 MiB instead of 33
---     GiST index with fillfactor 70            1.05    28 MiB
---     autovacuum unthrottled, off              1.05, 0.99    35, 50 MiB
---     8 partitions by hash of the id           1.01    46 MiB
---     unlogged                                 1.28
---     no GiST index                            2.45    25 MiB
--- What is within 0.05 is within what runs differ by, so PostgreSQL's own settings stay, but for the
--- fillfactor, which keeps the table small.
+-- Chosen by measurement (`scripts/bench table --runs 1 --passes 10`, PostgreSQL 15 on 2 cores, 100 000 features, 5
+-- million events without a rest, autovacuum_naptime 10s; events/s of the last pass against this schema, then size of
+-- table and indexes in MiB at the end, 27 + 41 as it is):
+--     ids compared by ICU instead of bytes     0.87    27 + 41
+--     fillfactor 50, 85, 100 instead of 70     1.02, 0.95, 1.02    36 + 45, 37 + 49, 29 + 44
+--     GiST index with fillfactor 70            1.03    29 + 45
+--     SP-GiST instead of GiST                  1.04    33 + 47, and no nearest neighbours (<->)
+--     autovacuum unthrottled                   1.00    29 + 44
+--     autovacuum off                           0.76    125 + 169
+--     8 partitions by hash of the id           1.07    31 + 46
+--     unlogged                                 1.06    49 + 51
+--     no GiST index                            2.29    30 + 3
+-- What is within 0.05 is within what runs differ by, so PostgreSQL's own settings stay, but for the fillfactor,
+-- which keeps the table small. What matters is that vacuum comes often: a setting of the server, autovacuum_naptime.
 CREATE TABLE feature_state (
     feature_id       text COLLATE "C" NOT NULL PRIMARY KEY,
     version          bigint NOT NULL CHECK (version >= 0),
