@@ -111,6 +111,7 @@ mod tests {
     #[test]
     fn tells_what_jsonb_refuses() {
         let long = |digits: usize| format!(r#"{{"a":{}}}"#, "9".repeat(digits));
+        let fraction = |digits: usize| format!(r#"{{"a":0.{}}}"#, "9".repeat(digits));
         for good in [
             r#"{"a":"\u0041\ud83d\ude00","b":1e308}"#,
             r#"{"a":"\\u0000","b":"\"\\"}"#,
@@ -120,6 +121,7 @@ mod tests {
             r#"{"a":1E-16383}"#,
             r#"{"a":0e200000}"#,
             &long(131_072),
+            &fraction(16_383),
         ] {
             assert_eq!(obstacle(good), None, "{good}");
         }
@@ -133,8 +135,10 @@ mod tests {
             r#"{"a":1e131072}"#,
             r#"{"a":10e131071}"#,
             r#"{"a":1e-16384}"#,
+            r#"{"a":1E-16384}"#,
             r#"{"a":1e99999999999999999999}"#,
             &long(131_073),
+            &fraction(16_384),
         ] {
             assert!(obstacle(bad).is_some(), "{bad}");
         }

@@ -46,7 +46,7 @@ pub struct Inspection {
     /// `TABLE RIGHT`, for each right that a worker or `prune` needs and this user lacks; and `plpgsql USAGE`, of the
     /// language in which a write is rehearsed.
     pub missing_rights: Vec<String>,
-    /// Of our tables, or of their partitions, those that autovacuum has been told to leave alone.
+    /// Of our tables and their partitions, those of which autovacuum has been told to leave a part or all alone.
     pub without_autovacuum: Vec<String>,
     /// The server's clock less ours, in microseconds.
     pub clock_ahead_us: i64,
@@ -133,11 +133,14 @@ impl Store {
                 (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'),
                 (SELECT extversion FROM pg_extension WHERE extname = 'postgis'),
                 (SELECT reset_val FROM pg_settings WHERE name = 'statement_timeout'),
-                (SELECT coalesce(array_agg(oid::regclass::text ORDER BY oid::regclass::text), '{}') FROM pg_class
-                    WHERE oid IN (SELECT to_regclass(name) FROM unnest($2::text[]) AS name
-                        UNION SELECT relid FROM unnest($2::text[]) AS name, pg_partition_tree(to_regclass(name)))
-                    AND EXISTS (SELECT FROM pg_options_to_table(reloptions)
-                        WHERE option_name = 'autovacuum_enabled' AND NOT option_value::boolean))";
+                (WITH RECURSIVE ours AS (
+                        SELECT to_regclass(name)::oid AS oid FROM unnest($2::text[]) AS name
+                        UNION SELECT inhrelid FROM pg_inherits JOIN ours ON inhparent = oid)
+                    SELECT coalesce(array_agg(c.oid::regclass::text ORDER BY c.oid::regclass::text), '{}')
+                    FROM ours JOIN pg_class AS c USING (oid) LEFT JOIN pg_class AS toast ON toast.oid = c.reltoastrelid
+                    WHERE EXISTS (
+                        SELECT FROM pg_options_to_table(coalesce(c.reloptions, '{}') || coalesce(toast.reloptions, '{}'))
+                        WHERE CASE option_name WHEN 'autovacuum_enabled' THEN NOT option_value::boolean END))";
             let names = [
                 "autovacuum",
                 "fsync",

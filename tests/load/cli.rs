@@ -176,7 +176,7 @@ pub struct Table {
     #[command(flatten)]
     pub load: Load,
     /// How often the load is written, each time with newer versions; the last time counts
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub passes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! `hexlane check`: whether both servers are set up as the guarantee needs them, and what to change.
+//! `hexlane check`: whether both servers are set up as the guarantee and the speed need them, and what to change.
 
 mod findings;
 mod postgres;

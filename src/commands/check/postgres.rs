@@ -103,22 +103,21 @@ pub(super) fn judge(server: &Inspection, findings: &mut Findings) {
 /// The table lives on updates, each of which leaves a dead row and dead index entries behind.
 /// See <https://www.postgresql.org/docs/current/routine-vacuuming.html>.
 fn judge_autovacuum(server: &Inspection, findings: &mut Findings) {
-    const GROWS: &str = "what updates leave behind is never removed, so tables and indexes grow and get slower";
-    let off = ["autovacuum", "track_counts"];
-    let off: Vec<&str> =
-        off.into_iter().filter(|name| server.settings.get(*name).is_some_and(|value| value == "off")).collect();
-    if !off.is_empty() {
+    const GROWS: &str = "dead rows stay, and tables and indexes grow and get slower, unless somebody else runs VACUUM";
+    let is_off = |name: &&str| server.settings.get(*name).is_some_and(|value| value == "off");
+    let off: Vec<&str> = ["autovacuum", "track_counts"].into_iter().filter(is_off).collect();
+    for name in &off {
         findings.add(
             Severity::Warning,
-            format!("{} is off: {GROWS}", off.join(" and ")),
-            "set it to on in postgresql.conf, and reload",
+            format!("{name} is off: {GROWS}"),
+            "set it to on where it was set (pg_settings names its source), and reload",
         );
     }
     if !server.without_autovacuum.is_empty() {
         findings.add(
             Severity::Warning,
             format!("autovacuum leaves {} alone: {GROWS}", server.without_autovacuum.join(", ")),
-            "ALTER TABLE … RESET (autovacuum_enabled)",
+            "ALTER TABLE … RESET (autovacuum_enabled, toast.autovacuum_enabled)",
         );
     }
     if off.is_empty() && server.without_autovacuum.is_empty() {
@@ -162,7 +161,7 @@ mod tests {
         }
         for name in ["autovacuum", "track_counts"] {
             let wrong = of_postgres(|server| drop(server.settings.insert(name.into(), "off".into())));
-            assert!(wrong.contains(&format!("warning  {name} is off: what updates leave behind")), "{wrong}");
+            assert!(wrong.contains(&format!("warning  {name} is off: dead rows stay")), "{wrong}");
         }
         let wrong = of_postgres(|server| server.without_autovacuum.push("feature_state_0".into()));
         assert!(wrong.contains("warning  autovacuum leaves feature_state_0 alone"), "{wrong}");
