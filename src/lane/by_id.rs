@@ -3,16 +3,11 @@
 //! Ids of one source mostly begin alike, and comparing two strings anywhere in memory is slow. So what all of
 //! them begin with is left out, and the eight bytes after it are compared as one number first.
 
-use std::cmp::Ordering;
-
 /// Sorts `items` by the id of each; those of one id stay in order.
 pub(super) fn sort<'a, T: Copy + 'a>(items: &mut [T], id: impl Fn(&T) -> &'a str) {
     let shared = shared_prefix(items.iter().map(&id));
     let mut keyed: Vec<(u64, T)> = items.iter().map(|item| (leading(id(item), shared), *item)).collect();
-    keyed.sort_by(|(left, a), (right, b)| match left.cmp(right) {
-        Ordering::Equal => id(a).cmp(id(b)),
-        other => other,
-    });
+    keyed.sort_by(|(left, a), (right, b)| left.cmp(right).then_with(|| id(a).cmp(id(b))));
     for (slot, (_, item)) in items.iter_mut().zip(keyed) {
         *slot = item;
     }
@@ -30,17 +25,11 @@ fn shared_prefix<'a>(mut ids: impl Iterator<Item = &'a str>) -> usize {
 /// Eight bytes from `from` on; where there are fewer, what is missing counts as NUL, which comes before all that
 /// an id can hold.
 fn leading(id: &str, from: usize) -> u64 {
-    let rest = id.as_bytes().get(from..).unwrap_or_default();
-    match rest.first_chunk() {
-        Some(eight) => u64::from_be_bytes(*eight),
-        None => {
-            let mut eight = [0; 8];
-            for (slot, byte) in eight.iter_mut().zip(rest) {
-                *slot = *byte;
-            }
-            u64::from_be_bytes(eight)
-        }
+    let mut eight = [0; 8];
+    for (slot, byte) in eight.iter_mut().zip(id.bytes().skip(from)) {
+        *slot = byte;
     }
+    u64::from_be_bytes(eight)
 }
 
 #[cfg(test)]

@@ -53,6 +53,11 @@ pub struct Inspection {
 }
 
 impl Inspection {
+    /// Whether a setting that is `on` or `off` is off; one that the server does not know is not.
+    pub fn is_off(&self, setting: &str) -> bool {
+        self.settings.get(setting).is_some_and(|value| value == "off")
+    }
+
     /// Tables and columns that are not as they have to be, and what to do about each.
     pub fn wrong_columns(&self) -> Vec<(String, &'static str)> {
         let is_missing = |table: &&str| !self.columns.keys().any(|column| column.starts_with(&format!("{table}.")));

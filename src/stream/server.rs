@@ -27,6 +27,7 @@ const POOL_SIZE: usize = 8;
 /// all the reads that have come: with hundreds of lanes on one link, acknowledgements would wait
 /// for seconds.
 const LANES_OF_ACK_LINK: u16 = 32;
+
 /// A Redis primary, wherever it is at the moment.
 #[derive(Clone)]
 pub struct Server {

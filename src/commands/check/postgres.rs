@@ -66,11 +66,10 @@ pub(super) fn judge(server: &Inspection, findings: &mut Findings) {
         ("fsync", "a crash of its machine can leave a database that cannot be used"),
         ("full_page_writes", "a crash of its machine can leave torn pages"),
     ] {
-        match server.settings.get(name).map(String::as_str) {
-            Some("off") => {
-                findings.add(Severity::Error, format!("{name} is off: {loses}"), "set it to on, and restart");
-            }
-            _ => findings.good(format!("{name} is on")),
+        if server.is_off(name) {
+            findings.add(Severity::Error, format!("{name} is off: {loses}"), "set it to on, and restart");
+        } else {
+            findings.good(format!("{name} is on"));
         }
     }
     judge_autovacuum(server, findings);
@@ -104,8 +103,7 @@ pub(super) fn judge(server: &Inspection, findings: &mut Findings) {
 /// See <https://www.postgresql.org/docs/current/routine-vacuuming.html>.
 fn judge_autovacuum(server: &Inspection, findings: &mut Findings) {
     const GROWS: &str = "dead rows stay, and tables and indexes grow and get slower, unless somebody else runs VACUUM";
-    let is_off = |name: &&str| server.settings.get(*name).is_some_and(|value| value == "off");
-    let off: Vec<&str> = ["autovacuum", "track_counts"].into_iter().filter(is_off).collect();
+    let off: Vec<&str> = ["autovacuum", "track_counts"].into_iter().filter(|name| server.is_off(name)).collect();
     for name in &off {
         findings.add(
             Severity::Warning,
